@@ -1,0 +1,1 @@
+"""The contract: everything that the gateway and the workers must agree on."""

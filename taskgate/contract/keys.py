@@ -1,0 +1,56 @@
+"""Every Redis key. Each starts with its partition's hash tag, so that one script touches one Cluster slot.
+
+docs/architecture.md lists type, content and life time of each. The scripts build the same names from the
+prefix (`scripts/prelude.lua`); tests/contract/test_keys.py holds the two together.
+"""
+
+
+def prefix(partition: int) -> str:
+    return f"tg:{{{partition}}}:"
+
+
+def task(partition: int, task_id: str) -> str:
+    return f"{prefix(partition)}task:{task_id}"
+
+
+def events(partition: int, task_id: str) -> str:
+    return f"{task(partition, task_id)}:events"
+
+
+def alive(partition: int, task_id: str) -> str:
+    return f"{task(partition, task_id)}:alive"
+
+
+def wake(partition: int, queue: str, task_type: str) -> str:
+    return f"{prefix(partition)}wake:{queue}:{task_type}"
+
+
+def beats(partition: int) -> str:
+    return f"{prefix(partition)}beats"
+
+
+def worker(partition: int, worker_id: str) -> str:
+    return f"{prefix(partition)}worker:{worker_id}"
+
+
+def types(partition: int) -> str:
+    return f"{prefix(partition)}types"
+
+
+def usage(partition: int) -> str:
+    return f"{prefix(partition)}usage"
+
+
+def changes(partition: int, task_id: str) -> str:
+    """Pub/sub channel: a wake-up for whoever watches this task. The message is its version."""
+    return f"{prefix(partition)}changes:{task_id}"
+
+
+def inbox(partition: int, worker_id: str) -> str:
+    """Pub/sub channel of one supervisor: `cancel <task id>`, `stack <task id>`, `drain`."""
+    return f"{prefix(partition)}inbox:{worker_id}"
+
+
+def notices(partition: int) -> str:
+    """Pub/sub channel of all supervisors: `due <Unix ms>` (a new earliest time), `look` (a task seems lost)."""
+    return f"{prefix(partition)}notices"

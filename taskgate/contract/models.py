@@ -1,0 +1,258 @@
+"""What crosses the store: submissions going in, claims and reports of workers, records read back.
+
+`array_like` structs travel to the scripts as msgpack arrays: field order is their layout there. Times are Unix
+milliseconds by Redis' clock, 0 where there is none; JSON stays the bytes it was.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from taskgate.contract.states import Health, Status
+
+
+class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What never changes after submission; the record's `spec` field, as JSON."""
+
+    id: str
+    type: str
+    queue: str = "default"
+    tenant: str = "default"
+    priority: int = 5
+    timeout_s: float = 3600.0
+    max_attempts: int = 3
+    schema: str = ""
+    """Hash of the payload schema it was accepted under."""
+    deadline_s: float | None = None
+    metadata: msgspec.Raw = msgspec.Raw()
+    """JSON object of the client's, or empty."""
+    request_id: str = ""
+    parent: str = ""
+    """Id of the task whose handler submitted this one."""
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One task to accept. Layout: scripts/prelude.lua `accept`."""
+
+    id: str
+    queue: str
+    type: str
+    tenant: str
+    priority: int
+    spec: bytes
+    payload: bytes
+    delay_ms: int = 0
+    """Start that long after submission; with `run_at_ms` 0."""
+    run_at_ms: int = 0
+    deadline_ms: int = 0
+    """Give up if not started that long after submission. 0: never."""
+    idempotency_key: str = ""
+    """Hash of route and key; "" for none."""
+    fingerprint: str = ""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What admission allows to wait, per queue (all tenants together)."""
+
+    tasks: int = 100_000
+    bytes: int = 256 * 1024 * 1024
+
+
+class Accepted(NamedTuple):
+    """The task is on disk. `replayed`: it was accepted earlier, under the same idempotency key."""
+
+    task_id: str
+    replayed: bool
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A task that this supervisor owns until it finishes it, hands it back or loses its lease."""
+
+    partition: int
+    epoch: int
+    attempt: int
+    created_ms: int
+    claimed_ms: int
+    spec: TaskSpec
+    payload: bytes
+    checkpoint: bytes
+    """JSON the handler wrote in an earlier attempt; empty if none."""
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+
+class Served(NamedTuple):
+    """A task type a supervisor can run."""
+
+    queue: str
+    type: str
+    kind: str
+    """`sync` or `async`: which free slots it may use."""
+
+
+class Held(NamedTuple):
+    """A claim as the beat names it."""
+
+    task_id: str
+    epoch: int
+
+
+class BeatAnswer(NamedTuple):
+    counter: int
+    lost: list[Held]
+    """Named, but not ours any more."""
+    unknown: list[Held]
+    """Ours, but not named."""
+    canceling: list[str]
+    next_due_ms: int
+    """When the next scheduled, retrying or deadlined task needs a promote; 0: none."""
+    now_ms: int
+    claimable: bool
+    """Something that this supervisor serves waits in a lane."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What a running attempt shows: only what changed, "" otherwise. Layout: scripts/report.lua."""
+
+    id: str
+    epoch: int
+    progress: bytes = b""
+    """JSON object: current, total, percent, unit, stage, message, at_ms."""
+    effort: bytes = b""
+    """JSON object: queue_wait_ms, cpu_ms, cpu_wait_ms, gc_pause_ms, rss_bytes, rss_peak_bytes, shared."""
+    health: str = ""
+    checkpoint: bytes = b""
+    events: list[tuple[str, bytes]] = []
+    """(name, JSON object) for the task's stream."""
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The end of an attempt. Layout: scripts/finish.lua."""
+
+    id: str
+    epoch: int
+    outcome: str
+    """`succeeded`, `failed` (final), `retry` (fails at `max_attempts` all the same) or `canceled`."""
+    result: bytes = b""
+    error: bytes = b""
+    """JSON object: kind, message, type, traceback, exit_code, signal, …"""
+    retry_delay_ms: int = 0
+    progress: bytes = b""
+    effort: bytes = b""
+    max_attempts: int = 1
+    retention_ms: int = 86_400_000
+    dead_retention_ms: int = 604_800_000
+    submitted: list[Submission] = []
+    """Tasks that the handler submitted; accepted together with a success."""
+
+
+class HandBack(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A claim given up without an end: queued again with its old score. Layout: scripts/hand_back.lua."""
+
+    id: str
+    epoch: int
+    counted: bool = False
+    """Whether the attempt counts (False: given back, attempt - 1)."""
+    delay_ms: int = 0
+    reason: str = ""
+    """For the task's events: `drain`, `taken_back`, `neighbour`, `schema`, `unknown`, `deadline`."""
+    retention_ms: int = 86_400_000
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshot of a task: its mutable fields and its spec; never the payload, the result only where asked."""
+
+    spec: TaskSpec
+    status: Status
+    version: int
+    attempt: int
+    epoch: int
+    worker: str
+    created_ms: int
+    started_ms: int
+    """Start of the current or last attempt (its claim)."""
+    finished_ms: int
+    due_ms: int
+    """scheduled: its start; retrying: its next attempt."""
+    deadline_ms: int
+    purge_ms: int
+    progress: bytes
+    effort: bytes
+    error: bytes
+    health: str
+    alive_ms: int | None
+    """What is left of the liveness key; None when it is gone or the task is not running."""
+    lease_ms: int
+    """The lease that its supervisor published; 0 when not running."""
+    position: int | None
+    """Tasks of the same tenant, type and queue before it; None when not queued."""
+    now_ms: int
+    has_result: bool
+    result: bytes | None = None
+    """None when not asked for, or there is none."""
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    def seen_health(self) -> str | None:
+        """Health with the one verdict that readers reach themselves: no liveness key is `lost`."""
+        if self.status not in (Status.RUNNING, Status.CANCELING):
+            return None
+        if self.alive_ms is None:
+            return Health.LOST
+        return self.health or None
+
+
+class Event(NamedTuple):
+    """One entry of a task's stream."""
+
+    id: str
+    """Redis stream id: `<ms>-<n>`."""
+    name: str
+    """`status`, `progress`, or `custom` (the handler's own name is in the data)."""
+    seq: int
+    """The task's version when it was written."""
+    data: bytes
+    """JSON object."""
+
+
+class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a supervisor publishes about a task type, under its name and schema hash."""
+
+    type: str
+    schema_hash: str
+    kind: str
+    queue: str
+    schema: msgspec.Raw
+    """JSON schema of the payload."""
+    timeout_s: float
+    max_attempts: int
+    description: str = ""
+    memory_limit_mb: int | None = None
+    published_ms: int = 0
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a supervisor says of itself at every beat; `GET /workers`."""
+
+    id: str
+    host: str
+    pid: int
+    started_ms: int
+    lease_ms: int
+    queues: list[str]
+    types: list[str]
+    """`<type>:<schema hash>`"""
+    state: str
+    """`starting`, `ready`, `draining`"""
+    children: list[dict[str, object]]
+    """pid, kind, state, tasks of each child."""
+    wanted_children: int
+    guard: str
+    """`ok` or `down`"""
+    stale_writes: int = 0
+    beat_ms: int = 0
+    """When its record was written last, by Redis' clock."""

@@ -1,0 +1,126 @@
+"""Settings: every `TASKGATE_*` variable, validated once per process and passed down. Nothing else reads them."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+
+from taskgate.contract.ids import is_name
+
+PREFIX = "TASKGATE_"
+
+
+def cpus() -> int:
+    """Whole CPUs this process may use: the smaller of its affinity and its cgroup quota, at least 1."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except OSError:
+        return count
+    return count if quota == "max" else max(1, min(count, int(quota) // int(period)))
+
+
+def _names(value: object) -> object:
+    names = tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+    return names
+
+
+class SettingsError(Exception):
+    """One line per wrong setting; never shows a secret's value."""
+
+
+class Settings(BaseModel):
+    """One frozen object per process. Field `x` is `TASKGATE_X` and, on the command line, `--x`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    redis_url: SecretStr | None = Field(None, description="Redis or Valkey; without it `up` runs an embedded Valkey")
+    host: str = Field("127.0.0.1", description="address the gateway listens on")
+    port: int = Field(8080, ge=0, le=65535, description="port the gateway listens on; 0 picks a free one")
+    data_dir: Path = Field(Path("taskgate-data"), description="folder of the embedded Valkey and its socket")
+    gateway_processes: PositiveInt = Field(1, description="gateway processes")
+    worker_processes: PositiveInt = Field(
+        default_factory=cpus,
+        description="children for sync tasks; double it when they mostly wait for others",
+    )
+    async_processes: NonNegativeInt = Field(1, description="children for async tasks")
+    async_slots: PositiveInt = Field(100, le=1000, description="async tasks at a time in each such child")
+    queues: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (), description="queues to work on; empty: those of the handlers"
+    )
+    handlers: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        ("workers.handlers",), description="modules with handlers, comma-separated"
+    )
+    lease_s: float = Field(6.0, ge=0.3, le=300, description="a silent supervisor is dead after that long")
+    pause_s: float = Field(120.0, ge=0, description="how long the guard keeps tasks stopped while Redis is away")
+    grace_s: float = Field(20.0, ge=0.1, description="bounds a whole stop")
+    stall_after_s: PositiveFloat = Field(30.0, description="neither CPU time nor progress for that long is a stall")
+    queue_limit_tasks: PositiveInt = Field(100_000, description="tasks that may wait in a queue")
+    queue_limit_bytes: ByteSize = Field(ByteSize(256 * 1024**2), description="bytes that may wait in a queue")
+    max_body_bytes: ByteSize = Field(ByteSize(1024**2), description="largest request body")
+    result_max_bytes: ByteSize = Field(ByteSize(1024**2), description="largest result")
+    status_cache_ms: NonNegativeInt = Field(500, description="age up to which a status may be served from memory")
+    retention_s: PositiveInt = Field(86_400, description="how long finished tasks are kept")
+    dead_retention_s: PositiveInt = Field(604_800, description="how long dead letters are kept")
+    partitions: int = Field(1, ge=1, le=256, description="hash tags that keys are spread over")
+    api_key: SecretStr | None = Field(None, description="key every request must carry")
+    insecure: bool = Field(False, description="allow a non-loopback address without a key")
+    tenant_header: str | None = Field(None, description="header that names the tenant (behind a trusted proxy)")
+    strict: bool = Field(False, description="refuse to start on a Redis that may lose or evict")
+    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level logged")
+
+    @model_validator(mode="after")
+    def _check(self) -> "Settings":
+        loopback = self.host in ("localhost", "::1") or self.host.startswith("127.")
+        if not loopback and self.api_key is None and not self.insecure:
+            raise ValueError("host: a non-loopback address needs api_key, or insecure to say that it is meant")
+        if not all(map(is_name, self.queues)):
+            raise ValueError("queues: names have 1 to 64 of A-Z a-z 0-9 . _ -")
+        return self
+
+    @property
+    def lease_ms(self) -> int:
+        return round(self.lease_s * 1000)
+
+
+def load(environ: Mapping[str, str] | None = None, **options: Any) -> Settings:
+    """Settings from the environment, `options` (None: not given) winning.
+
+    Raises:
+        SettingsError: a value does not fit, or a `TASKGATE_*` variable is not known.
+    """
+    environ = os.environ if environ is None else environ
+    given: dict[str, Any] = {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environ.items()
+        if name.startswith(PREFIX) and name not in _OTHERS and value != ""
+    }
+    given |= {name: value for name, value in options.items() if value is not None}
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        raise SettingsError("\n".join(_line(one) for one in error.errors(include_url=False))) from None
+
+
+_OTHERS = frozenset({"TASKGATE_URL"})
+"""Read by the client commands, which need no other setting."""
+
+
+def _line(error: Any) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    return f"{PREFIX}{name.upper()}: {error['msg']}" if name else error["msg"].removeprefix("Value error, ")
