@@ -1,0 +1,32 @@
+# Every target sets up its environment first: nothing but Python 3.11+ and make is needed. PYTHON=python3.13 picks another Python.
+SHELL := /bin/bash
+IN_ENV := tools/setup.sh --
+
+.PHONY: setup demo run test test-all lint loadtest bench
+
+setup: ## build the environment, if anything it is made from has changed
+	@tools/setup.sh
+
+demo: ## start everything, run 20 tasks over HTTP and check what comes of them
+	@$(IN_ENV) python -m taskgate.demo
+
+run: ## the service in the foreground until Ctrl-C
+	@$(IN_ENV) taskgate up
+
+test: ## what needs Python alone
+	@$(IN_ENV) python -m pytest -m "not full" $(ARGS)
+
+test-all: ## all tests; needs redis-server, nginx, chromium and strace
+	@tools/need.sh redis-server nginx chromium strace
+	@$(IN_ENV) python -m pytest $(ARGS)
+
+lint: ## ruff and mypy, over everything
+	@$(IN_ENV) ruff check .
+	@$(IN_ENV) ruff format --check .
+	@$(IN_ENV) mypy
+
+loadtest: ## users that submit, poll and stream, against a service of their own
+	@tools/setup.sh load -- python -m loadtest.run $(ARGS)
+
+bench: ## the figures, side by side with other queues
+	@$(IN_ENV) python -m loadtest.bench $(ARGS)
