@@ -11,7 +11,7 @@ for python in "${1:-python3.11}" "${2:-python3.13}"; do
   "$python" -m venv "$work/env"
   "$work/env/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
   "$work/env/bin/python" -m pip install --quiet --dry-run --ignore-installed --report "$work/report" \
-    --constraint "$work/pins" --editable ".[demo,test,load]" hatchling
+    --constraint "$work/pins" --editable ".[demo,test,load]" hatchling editables
   "$work/env/bin/python" - "$work/report" "$work/pins" <<'PY'
 import json
 import pathlib

@@ -83,7 +83,7 @@ build() {
   # The project's own build runs in the environment too, so that constraints.txt pins everything that is installed.
   local install=("$new/bin/python" -m pip --disable-pip-version-check --no-input --quiet install --constraint constraints.txt)
   {
-    "${install[@]}" hatchling &&
+    "${install[@]}" hatchling editables &&
       "${install[@]}" --no-build-isolation --editable ".[demo,test${extra:+,$extra}]"
   } >"$new/pip.log" 2>&1 || {
     cat "$new/pip.log" >&2
