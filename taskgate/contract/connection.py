@@ -1,0 +1,94 @@
+"""The one place that builds Redis clients, and what a Redis must promise to be trusted."""
+
+from typing import Literal, NamedTuple
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
+from redis.maint_notifications import MaintNotificationsConfig
+
+from taskgate.settings import Settings, SettingsError
+
+Role = Literal["gateway", "supervisor", "supervisor-beat", "supervisor-claim"]
+
+BLOCK_S = 10.0
+"""Longest blocking pop of a claim; its connection's read timeout lies above."""
+
+
+class _Policy(NamedTuple):
+    read_s: float
+    connect_s: float
+    connections: int
+
+
+def connect(settings: Settings, role: Role) -> redis.Redis:
+    """A client for one role: bounded pool, short timeouts, no library retry, bytes in and out.
+
+    Nothing is repeated behind the caller's back: after a repeat "never sent" and "sent, no answer" look the same.
+    A connection that died while idle is replaced by the pool before it is used, so a Redis restart heals by itself.
+
+    Raises:
+        SettingsError: no URL, or one that is not understood. Never shows its password.
+    """
+    if settings.redis_url is None:
+        raise SettingsError("TASKGATE_REDIS_URL: needed (`taskgate up` brings its own Valkey and sets it)")
+    policy = _policy(settings, role)
+    try:
+        pool = redis.BlockingConnectionPool.from_url(
+            settings.redis_url.get_secret_value(),
+            max_connections=policy.connections,
+            timeout=policy.read_s,
+            socket_timeout=policy.read_s,
+            socket_connect_timeout=policy.connect_s,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=False,
+            client_name=f"taskgate-{role}",
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
+        )
+    except ValueError:
+        raise SettingsError("TASKGATE_REDIS_URL: not a redis://, rediss:// or unix:// URL") from None
+    return redis.Redis.from_pool(pool)
+
+
+def _policy(settings: Settings, role: Role) -> _Policy:
+    match role:
+        case "gateway":
+            return _Policy(read_s=2, connect_s=1, connections=16)
+        case "supervisor":
+            return _Policy(read_s=min(2, settings.lease_s / 3), connect_s=min(1, settings.lease_s / 6), connections=8)
+        case "supervisor-beat":
+            return _Policy(read_s=settings.lease_s / 6, connect_s=settings.lease_s / 6, connections=1)
+        case "supervisor-claim":
+            return _Policy(read_s=BLOCK_S + 5, connect_s=min(1, settings.lease_s / 3), connections=2)
+
+
+class Durability(NamedTuple):
+    """What a 202 is worth on this server."""
+
+    level: Literal["always", "everysec", "none", "unknown"]
+    """`always`: on disk before the answer; `everysec`: up to a second may be lost; `none`: lost with the process."""
+    evicts: bool | None
+    """Whether the server may drop keys to make room; None: it would not say."""
+
+
+async def durability(client: redis.Redis) -> Durability:
+    """The persistence in force now; `unknown` where CONFIG is not allowed (managed servers)."""
+    try:
+        found = await client.config_get("appendonly", "appendfsync", "maxmemory-policy")
+    except ResponseError:
+        return Durability("unknown", None)
+    config = {_text(name): _text(value) for name, value in found.items()}
+    evicts = not config.get("maxmemory-policy", "noeviction").startswith("noeviction")
+    if config.get("appendonly") != "yes":
+        return Durability("none", evicts)
+    match config.get("appendfsync"):
+        case "always":
+            return Durability("always", evicts)
+        case "everysec":
+            return Durability("everysec", evicts)
+    return Durability("none", evicts)
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
