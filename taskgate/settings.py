@@ -35,8 +35,7 @@ def cpus() -> int:
 
 
 def _names(value: object) -> object:
-    names = tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-    return names
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class SettingsError(Exception):

@@ -99,6 +99,13 @@ class Held(NamedTuple):
     epoch: int
 
 
+class BeatValue(NamedTuple):
+    """What `beats` holds of a supervisor: its counter and the lease that it published."""
+
+    counter: int
+    lease_ms: int
+
+
 class BeatAnswer(NamedTuple):
     counter: int
     lost: list[Held]
@@ -111,6 +118,8 @@ class BeatAnswer(NamedTuple):
     now_ms: int
     claimable: bool
     """Something that this supervisor serves waits in a lane."""
+    beats: dict[str, BeatValue]
+    """Every supervisor's last beat, for the watch on silent ones."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -118,6 +127,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     id: str
     epoch: int
+    number: int
+    """Grows with every report of an attempt, so that a repeated one is known."""
     progress: bytes = b""
     """JSON object: current, total, percent, unit, stage, message, at_ms."""
     effort: bytes = b""
@@ -156,6 +167,8 @@ class HandBack(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     counted: bool = False
     """Whether the attempt counts (False: given back, attempt - 1)."""
     delay_ms: int = 0
+    ran: bool = True
+    """Whether a child had received it: only then is its start deadline met."""
     reason: str = ""
     """For the task's events: `drain`, `taken_back`, `neighbour`, `schema`, `unknown`, `deadline`."""
     retention_ms: int = 86_400_000

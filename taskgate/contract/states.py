@@ -50,9 +50,7 @@ WAITING = frozenset({Status.SCHEDULED, Status.QUEUED, Status.RETRYING})
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.SCHEDULED: frozenset({Status.QUEUED, Status.CANCELED, Status.EXPIRED}),
     Status.QUEUED: frozenset({Status.RUNNING, Status.CANCELED, Status.EXPIRED}),
-    Status.RUNNING: frozenset(
-        {Status.SUCCEEDED, Status.FAILED, Status.RETRYING, Status.QUEUED, Status.CANCELING}
-    ),
+    Status.RUNNING: frozenset({Status.SUCCEEDED, Status.FAILED, Status.RETRYING, Status.QUEUED, Status.CANCELING}),
     Status.RETRYING: frozenset({Status.QUEUED, Status.CANCELED}),
     Status.CANCELING: frozenset({Status.CANCELED, Status.SUCCEEDED}),
     Status.SUCCEEDED: frozenset(),

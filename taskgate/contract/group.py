@@ -1,0 +1,77 @@
+"""Group commit: what arrives while a call is under way goes together in the next one."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Group(Generic[T, R]):
+    """Turns single calls into grouped ones, one group at a time, in order of arrival.
+
+    `call` answers a list of items with as many results. Whoever waits may be cancelled: the call goes on. An
+    exception of `call` reaches everybody in that group.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        *,
+        size: Callable[[T], int] = lambda item: 0,
+        max_items: int = 128,
+        max_bytes: int = 1 << 20,
+    ) -> None:
+        self._call = call
+        self._size = size
+        self._max_items = max_items
+        self._max_bytes = max_bytes
+        self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
+        self._runner: asyncio.Task[None] | None = None
+
+    def __call__(self, item: T) -> asyncio.Future[R]:
+        """Put `item` into the next group; the future is its result."""
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._runner is None:
+            self._runner = asyncio.ensure_future(self._run())
+        return future
+
+    async def drain(self) -> None:
+        """Wait until nothing is under way."""
+        while self._runner is not None:
+            await asyncio.wait([self._runner])
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._send(self._take())
+        finally:
+            self._runner = None
+
+    def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
+        group: list[tuple[T, asyncio.Future[R]]] = []
+        total = 0
+        while self._waiting and len(group) < self._max_items:
+            total += self._size(self._waiting[0][0])
+            if group and total > self._max_bytes:
+                break
+            group.append(self._waiting.popleft())
+        return group
+
+    async def _send(self, group: list[tuple[T, asyncio.Future[R]]]) -> None:
+        try:
+            results = await self._call([item for item, _ in group])
+        except BaseException as error:
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+                    future.exception()  # a waiter that has gone must not leave a warning behind
+            if not isinstance(error, Exception):
+                raise
+            return
+        for (_, future), result in zip(group, results, strict=True):
+            if not future.done():
+                future.set_result(result)

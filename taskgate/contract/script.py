@@ -1,0 +1,80 @@
+"""Loading and calling the Lua scripts: one file, one transition."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+from redis import exceptions
+from redis.asyncio import Redis
+
+from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
+
+FOLDER = Path(__file__).parent / "scripts"
+AWAY = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
+"""What the client raises when the server cannot be reached or falls silent."""
+_REFUSED = (exceptions.BusyLoadingError, exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
+_NOTHING_DONE = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "LOADING")
+
+
+def arity(source: str) -> int:
+    """How many ARGV a script binds: the highest index at the start of its lines."""
+    return max((int(n) for n in re.findall(r"^local .*\bARGV\[(\d+)\]", source, re.MULTILINE)), default=1)
+
+
+class Script:
+    """One file of `scripts/`, bound to a client.
+
+    The binding block at the top of the file is its signature: a caller out of step fails at once and by name.
+    """
+
+    def __init__(self, redis: Redis, name: str) -> None:
+        shebang, _, body = (FOLDER / f"{name}.lua").read_text().partition("\n")
+        prelude = (FOLDER / "prelude.lua").read_text()
+        self._name = name
+        self._source = f"{shebang}\n{prelude}{body}".encode()
+        self._sha = hashlib.sha1(self._source, usedforsecurity=False).hexdigest()
+        self._arity = arity(body)
+        self._redis = redis
+
+    async def __call__(self, *args: str | bytes | int) -> Any:
+        """Run it with KEYS[1] and ARGV; the reply as redis-py parses it.
+
+        Raises:
+            StoreUnavailable: Redis did not run it.
+            OutcomeUnknown: the connection broke after it was sent; it may have run.
+        """
+        prefix, *argv = args
+        if len(argv) != self._arity:
+            raise TypeError(f"{self._name}.lua takes {self._arity} arguments, got {len(argv)}")
+        pool = self._redis.connection_pool
+        try:
+            connection = await pool.get_connection()  # type: ignore[no-untyped-call]
+        except (*AWAY, exceptions.BusyLoadingError) as error:
+            raise StoreUnavailable(str(error)) from error
+        try:
+            try:
+                return await self._send(connection, "EVALSHA", self._sha, 1, prefix, *argv)
+            except exceptions.NoScriptError:
+                return await self._send(connection, "EVAL", self._source, 1, prefix, *argv)
+        except _REFUSED as error:
+            raise StoreUnavailable(str(error)) from error
+        except exceptions.ResponseError as error:
+            if str(error).startswith(_NOTHING_DONE):
+                raise StoreUnavailable(str(error)) from error
+            raise
+        except AWAY as error:
+            raise OutcomeUnknown(str(error)) from error
+        finally:
+            await pool.release(connection)
+
+    async def _send(self, connection: Any, *command: str | bytes | int) -> Any:
+        try:
+            await connection.send_command(*command)
+            return await connection.read_response()
+        except exceptions.ResponseError:
+            raise
+        except BaseException:
+            # A reply that nobody read would be taken for the answer to the next command.
+            await connection.disconnect(nowait=True)
+            raise

@@ -1,0 +1,51 @@
+#!lua flags=allow-oom
+-- A supervisor lives: its counter grows, its tasks' liveness keys are renewed.
+-- Replies {now, counter, {lost {id, epoch}...}, {unknown {id, epoch}...}, {canceling id...}, next_due, claimable,
+-- {worker, "counter:lease_ms", ... of all}}.
+local worker = ARGV[2] -- string
+local lease_ms = tonumber(ARGV[3]) -- int
+local info = ARGV[4] -- JSON   models.WorkerInfo
+local held = cmsgpack.unpack(ARGV[5]) -- list   of {id, epoch}: all that the supervisor holds
+local served = cmsgpack.unpack(ARGV[6]) -- list   of {queue, type, kind}
+
+local beats_key = prefix .. "beats"
+local worker_key = prefix .. "worker:" .. worker
+
+local counter = (tonumber(string.match(redis.call("HGET", beats_key, worker) or "", "^%d+")) or 0) + 1
+redis.call("HSET", beats_key, worker, counter .. ":" .. lease_ms)
+redis.call("HSET", worker_key, "info", info, "beat", now)
+redis.call("PEXPIRE", worker_key, math.max(60000, lease_ms * 10))
+
+local lost, canceling, named = {}, {}, {}
+for _, entry in ipairs(held) do
+    local id, epoch = entry[1], entry[2]
+    local f = redis.call("HMGET", prefix .. "task:" .. id, "worker", "epoch", "status")
+    if f[1] == worker and tonumber(f[2]) == epoch and HELD[f[3]] then
+        named[id] = true
+        redis.call("SET", prefix .. "task:" .. id .. ":alive", 1, "PX", lease_ms)
+        if f[3] == "canceling" then
+            canceling[#canceling + 1] = id
+        end
+    else
+        lost[#lost + 1] = { id, epoch }
+    end
+end
+
+local unknown = {}
+for _, id in ipairs(redis.call("SMEMBERS", prefix .. "held:" .. worker)) do
+    if not named[id] then
+        unknown[#unknown + 1] = { id, tonumber(redis.call("HGET", prefix .. "task:" .. id, "epoch")) or 0 }
+    end
+end
+
+local claimable = 0
+for _, entry in ipairs(served) do
+    if redis.call("ZSCORE", prefix .. "lanes:" .. entry[1], entry[2]) then
+        claimable = 1
+        break
+    end
+end
+
+local next_due = redis.call("ZRANGE", prefix .. "due", 0, 0, "WITHSCORES")[2]
+return { now, counter, lost, unknown, canceling, math.ceil(tonumber(next_due) or 0), claimable,
+    redis.call("HGETALL", beats_key) }

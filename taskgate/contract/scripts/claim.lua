@@ -1,0 +1,115 @@
+#!lua flags=allow-oom
+-- Take tasks for a supervisor's free slots: queued -> running (queued -> expired past the deadline).
+-- Replies {"no_worker"} or {"ok", now, {id, epoch, attempt, created, spec, payload, checkpoint}...}.
+-- Never repeated: a lost reply shows as `unknown` in the beats that follow.
+local worker = ARGV[2] -- string
+local lease_ms = tonumber(ARGV[3]) -- int    life of the liveness key
+local free_sync = tonumber(ARGV[4]) -- int    free slots for sync tasks
+local free_async = tonumber(ARGV[5]) -- int    free slots for async tasks
+local max_bytes = tonumber(ARGV[6]) -- int    payload bytes of one claim; at least one task is taken
+local retention_ms = tonumber(ARGV[7]) -- int    of tasks that turn out expired
+local served = cmsgpack.unpack(ARGV[8]) -- list   of {queue, type, kind}, in the order queues are served
+
+if redis.call("HEXISTS", prefix .. "beats", worker) == 0 then
+    return { "no_worker" }
+end
+
+local free = { sync = free_sync, async = free_async }
+local taken, bytes_taken = {}, 0
+local held_key = prefix .. "held:" .. worker
+
+local function start(id)
+    local key = prefix .. "task:" .. id
+    local f = redis.call("HMGET", key, "status", "version", "attempt", "epoch", "place", "bytes", "created", "deadline",
+        "spec", "payload", "checkpoint", "started")
+    local attempt, epoch, version, deadline = tonumber(f[3]), tonumber(f[4]) + 1, tonumber(f[2]) + 1, tonumber(f[8])
+    tally_waiting(f[5], tonumber(f[6]), -1)
+    if deadline then
+        clear_due(id)
+        if not f[12] and now >= deadline then
+            finish_record(id, f[5], "expired", retention_ms, version, attempt, "")
+            return false
+        end
+    end
+    attempt = attempt + 1
+    redis.call("HSET", key, "status", "running", "version", version, "attempt", attempt, "epoch", epoch,
+        "worker", worker, "started", now, "lease", lease_ms, "health", "")
+    redis.call("SET", key .. ":alive", 1, "PX", lease_ms)
+    redis.call("SADD", held_key, id)
+    tally_running(f[5], 1)
+    tell_status(id, version, "running", attempt, ',"worker":"' .. worker .. '"')
+    bytes_taken = bytes_taken + #f[10]
+    taken[#taken + 1] = { id, epoch, attempt, tonumber(f[7]), f[9], f[10], f[11] or "" }
+    return true
+end
+
+-- Take the next task of a lane: tenant of the lowest virtual time, lowest score within it.
+local function take(queue, lane)
+    local tenant = redis.call("ZRANGE", lane.key, 0, 0)[1]
+    local place = queue .. ":" .. lane.type .. ":" .. tenant
+    local id = redis.call("ZPOPMIN", prefix .. "ready:" .. place)[1]
+    if start(id) then
+        free[lane.kind] = free[lane.kind] - 1
+        lane.time = lane.time + 1
+        redis.call("ZINCRBY", lane.key, 1, tenant)
+    end
+    leave_if_empty(place)
+    lane.empty = redis.call("EXISTS", lane.key) == 0
+end
+
+-- The lane of the lowest virtual time that has tasks and free slots.
+local function next_lane(lanes)
+    local best
+    for _, lane in ipairs(lanes) do
+        if not lane.empty and free[lane.kind] > 0 and (not best or lane.time < best.time) then
+            best = lane
+        end
+    end
+    return best
+end
+
+local function claim_from(queue, kinds)
+    local lanes_key = prefix .. "lanes:" .. queue
+    local order = redis.call("ZRANGE", lanes_key, 0, -1, "WITHSCORES")
+    local lanes = {}
+    for i = 1, #order, 2 do
+        if kinds[order[i]] then
+            lanes[#lanes + 1] = {
+                type = order[i],
+                kind = kinds[order[i]],
+                time = tonumber(order[i + 1]),
+                key = prefix .. "lane:" .. queue .. ":" .. order[i],
+            }
+        end
+    end
+    local before = #taken
+    local lane = next_lane(lanes)
+    while lane and (bytes_taken < max_bytes) do
+        take(queue, lane)
+        lane = next_lane(lanes)
+    end
+    for _, each in ipairs(lanes) do
+        if not each.empty then
+            redis.call("ZADD", lanes_key, "XX", each.time, each.type)
+            wake(queue, each.type)
+        end
+    end
+    if #taken > before then
+        drained(queue, #taken - before)
+    end
+end
+
+local queues, kinds = {}, {}
+for _, entry in ipairs(served) do
+    local queue, task_type, kind = entry[1], entry[2], entry[3]
+    if not kinds[queue] then
+        kinds[queue] = {}
+        queues[#queues + 1] = queue
+    end
+    kinds[queue][task_type] = kind
+end
+for _, queue in ipairs(queues) do
+    claim_from(queue, kinds[queue])
+end
+settle()
+return { "ok", now, taken }

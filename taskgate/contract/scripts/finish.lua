@@ -1,0 +1,70 @@
+#!lua flags=allow-oom
+-- End attempts: running -> succeeded | failed | retrying | queued; canceling -> canceled | succeeded.
+-- Replies per item {"ok", status}, {"done"} (a repeat), {"stale"} or {"not_found"}.
+local worker = ARGV[2] -- string first half of every token
+local items = cmsgpack.unpack(ARGV[3]) -- list   of models.Finish
+
+-- The status an attempt's outcome leads to.
+local function status_after(outcome, task, max_attempts, delay_ms)
+    if outcome == "succeeded" then
+        return "succeeded"
+    end
+    if task.status == "canceling" then
+        return "canceled"
+    end
+    if outcome == "retry" and task.attempt < max_attempts then
+        return delay_ms > 0 and "retrying" or "queued"
+    end
+    return "failed"
+end
+
+local function finish(item)
+    local id, epoch, outcome, result, error, delay_ms, progress, effort, max_attempts, retention_ms, dead_retention_ms =
+        unpack(item, 1, 11)
+    local submitted = item[12]
+    local refused, task = held_by(id, worker, epoch)
+    if refused then
+        return { refused }
+    end
+    local key = prefix .. "task:" .. id
+    local fields = { "done", worker .. ":" .. epoch }
+    local more = ""
+    if error ~= "" then
+        more = ',"error":' .. error
+        fields[#fields + 1], fields[#fields + 2] = "error", error
+    end
+    if progress ~= "" then
+        fields[#fields + 1], fields[#fields + 2] = "progress", progress
+    end
+    if effort ~= "" then
+        fields[#fields + 1], fields[#fields + 2] = "effort", effort
+    end
+    local status = status_after(outcome, task, max_attempts, delay_ms)
+    if status == "succeeded" then
+        fields[#fields + 1], fields[#fields + 2] = "result", result
+        redis.call("HDEL", key, "error", "checkpoint")
+    end
+    redis.call("HSET", key, unpack(fields))
+    release(id, worker)
+    tally_running(task.place, -1)
+    if WAITING[status] then
+        requeue(id, task, task.attempt, delay_ms, more)
+    else
+        redis.call("HSET", key, "health", "")
+        local kept = status == "failed" and dead_retention_ms or retention_ms
+        finish_record(id, task.place, status, kept, task.version, task.attempt, more)
+    end
+    if status == "succeeded" then
+        for _, each in ipairs(submitted) do
+            accept(each)
+        end
+    end
+    return { "ok", status }
+end
+
+local replies = {}
+for i, item in ipairs(items) do
+    replies[i] = finish(item)
+end
+settle()
+return replies

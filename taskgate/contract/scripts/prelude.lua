@@ -1,0 +1,267 @@
+-- Prepended to every script: the arguments all share, and the moves several transitions are made of.
+-- Keys that a script cannot know beforehand are built from the prefix; its hash tag keeps them in one slot.
+local prefix = KEYS[1] -- string  tg:{partition}:
+local now = tonumber(ARGV[1]) -- int     Unix ms; "" is the Redis clock, which is what production passes
+if not now then
+    local t = redis.call("TIME")
+    now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local TASK_BYTES = 2048 -- what admission counts for a task besides its payload
+local EVENTS_KEPT = 500
+local IDEMPOTENCY_MS = 86400000
+local BELT_MS = 86400000 -- trim deletes at the purge time; the TTL is the belt behind it
+local RETRY_CAP_MS = 60000
+local WAITING = { scheduled = true, queued = true, retrying = true }
+local HELD = { running = true, canceling = true }
+
+local usage_key = prefix .. "usage"
+local tallies = {}
+
+local function tally(field, by)
+    tallies[field] = (tallies[field] or 0) + by
+end
+
+-- Write what was tallied. A script that changes counts ends with it.
+local function settle()
+    for field, by in pairs(tallies) do
+        if by ~= 0 then
+            redis.call("HINCRBY", usage_key, field, by)
+        end
+    end
+end
+
+local function place_parts(place)
+    return string.match(place, "^([^:]+):([^:]+):([^:]+)$")
+end
+
+-- Count a task in (by = 1) or out (by = -1) of what waits.
+local function tally_waiting(place, bytes, by)
+    local queue, _, tenant = place_parts(place)
+    tally("waiting:queue:" .. queue, by)
+    tally("bytes:queue:" .. queue, by * bytes)
+    tally("waiting:tenant:" .. tenant, by)
+    tally("bytes:tenant:" .. tenant, by * bytes)
+end
+
+local function tally_running(place, by)
+    tally("running:queue:" .. place_parts(place), by)
+end
+
+local woken = {}
+
+-- Leave the one marker that idle supervisors block on.
+local function wake(queue, task_type)
+    local key = prefix .. "wake:" .. queue .. ":" .. task_type
+    if not woken[key] then
+        woken[key] = true
+        if redis.call("LLEN", key) == 0 then
+            redis.call("RPUSH", key, 1)
+        end
+    end
+end
+
+local joined = {}
+
+-- A newcomer to a fair order enters at its minimum: no credit for having been away.
+local function join(key, member)
+    local entry = key .. " " .. member
+    if not joined[entry] then
+        joined[entry] = true
+        if not redis.call("ZSCORE", key, member) then
+            local first = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
+            redis.call("ZADD", key, first[2] or 0, member)
+        end
+    end
+end
+
+local function enqueue(id, place, score)
+    local queue, task_type, tenant = place_parts(place)
+    redis.call("ZADD", prefix .. "ready:" .. place, score, id)
+    join(prefix .. "lanes:" .. queue, task_type)
+    join(prefix .. "lane:" .. queue .. ":" .. task_type, tenant)
+    wake(queue, task_type)
+end
+
+-- Take empty tenants and lanes out of the fair orders.
+local function leave_if_empty(place)
+    if redis.call("EXISTS", prefix .. "ready:" .. place) == 1 then
+        return
+    end
+    local queue, task_type, tenant = place_parts(place)
+    local lane_key = prefix .. "lane:" .. queue .. ":" .. task_type
+    redis.call("ZREM", lane_key, tenant)
+    joined[lane_key .. " " .. tenant] = nil
+    if redis.call("EXISTS", lane_key) == 0 then
+        redis.call("ZREM", prefix .. "lanes:" .. queue, task_type)
+        joined[prefix .. "lanes:" .. queue .. " " .. task_type] = nil
+    end
+end
+
+local function dequeue(id, place)
+    redis.call("ZREM", prefix .. "ready:" .. place, id)
+    leave_if_empty(place)
+end
+
+-- Something must happen to a waiting task at that time; an earliest one is told to the supervisors.
+local function set_due(id, at)
+    local first = redis.call("ZRANGE", prefix .. "due", 0, 0, "WITHSCORES")
+    redis.call("ZADD", prefix .. "due", at, id)
+    if not first[2] or at < tonumber(first[2]) then
+        redis.call("PUBLISH", prefix .. "notices", string.format("due %d", at))
+    end
+end
+
+local function clear_due(id)
+    redis.call("ZREM", prefix .. "due", id)
+end
+
+-- Append to the task's stream and wake its watchers. `data` is a JSON object.
+local function tell(id, name, version, data)
+    redis.call("XADD", prefix .. "task:" .. id .. ":events", "MAXLEN", "~", EVENTS_KEPT, "*",
+        "event", name, "seq", version, "data", data)
+    redis.call("PUBLISH", prefix .. "changes:" .. id, version)
+end
+
+-- A status event; `more` is "" or further JSON members with a leading comma.
+local function tell_status(id, version, status, attempt, more)
+    tell(id, "status", version, string.format('{"status":"%s","attempt":%d%s}', status, attempt, more))
+end
+
+local function release(id, worker)
+    redis.call("SREM", prefix .. "held:" .. worker, id)
+    redis.call("DEL", prefix .. "task:" .. id .. ":alive")
+end
+
+-- any -> final. The caller has taken the task out of where it was and adds its own fields.
+local function finish_record(id, place, status, retention_ms, version, attempt, more)
+    local key = prefix .. "task:" .. id
+    local queue, _, tenant = place_parts(place)
+    local purge = now + retention_ms
+    redis.call("HSET", key, "status", status, "version", version, "finished", now, "purge", purge)
+    redis.call("ZADD", prefix .. "final", purge, queue .. ":" .. tenant .. ":" .. id)
+    if status == "failed" then
+        redis.call("ZADD", prefix .. "dead:" .. queue, now, id)
+    end
+    tell_status(id, version, status, attempt, more)
+    redis.call("PEXPIRE", key, retention_ms + BELT_MS)
+    redis.call("PEXPIRE", key .. ":events", retention_ms + BELT_MS)
+end
+
+-- (nothing) -> queued | scheduled. `item` is models.Submission.
+local function accept(item)
+    local id, queue, task_type, tenant, priority, spec, payload, delay_ms, run_at_ms, deadline_ms = unpack(item, 1, 10)
+    local key = prefix .. "task:" .. id
+    local place = queue .. ":" .. task_type .. ":" .. tenant
+    local score = now - priority * 60000
+    local bytes = #payload + TASK_BYTES
+    local start = math.max(now + delay_ms, run_at_ms)
+    local status = start > now and "scheduled" or "queued"
+    redis.call("HSET", key, "status", status, "version", 1, "attempt", 0, "epoch", 0, "place", place, "score", score,
+        "bytes", bytes, "created", now, "spec", spec, "payload", payload)
+    redis.call("ZADD", prefix .. "all:" .. tenant, now, id)
+    if deadline_ms > 0 then
+        redis.call("HSET", key, "deadline", now + deadline_ms)
+    end
+    if status == "scheduled" then
+        redis.call("HSET", key, "due", start)
+        set_due(id, deadline_ms > 0 and math.min(start, now + deadline_ms) or start)
+    else
+        if deadline_ms > 0 then
+            set_due(id, now + deadline_ms)
+        end
+        enqueue(id, place, score)
+    end
+    tally_waiting(place, bytes, 1)
+end
+
+-- The current holder of an attempt, checked: nil and the record's fields, or the refusal.
+-- "done": this very token ended its attempt already (a repeat after a lost reply).
+local function held_by(id, worker, epoch)
+    local f = redis.call("HMGET", prefix .. "task:" .. id, "status", "worker", "epoch", "done", "version", "attempt",
+        "place", "score", "bytes")
+    if not f[1] then
+        return "not_found"
+    end
+    if f[4] == worker .. ":" .. epoch then
+        return "done"
+    end
+    if f[2] ~= worker or tonumber(f[3]) ~= epoch or not HELD[f[1]] then
+        return "stale"
+    end
+    return nil, {
+        status = f[1],
+        version = tonumber(f[5]) + 1,
+        attempt = tonumber(f[6]),
+        place = f[7],
+        score = f[8],
+        bytes = tonumber(f[9]),
+    }
+end
+
+-- running -> queued | retrying, with its old score.
+local function requeue(id, task, attempt, delay_ms, more)
+    local key = prefix .. "task:" .. id
+    local status = delay_ms > 0 and "retrying" or "queued"
+    redis.call("HSET", key, "status", status, "version", task.version, "attempt", attempt, "worker", "", "health", "")
+    tally_waiting(task.place, task.bytes, 1)
+    if delay_ms > 0 then
+        redis.call("HSET", key, "due", now + delay_ms)
+        set_due(id, now + delay_ms)
+    else
+        enqueue(id, task.place, task.score)
+    end
+    tell_status(id, task.version, status, attempt, more)
+end
+
+-- Tasks leaving a queue per second, measured while something waits there. Fields of usage per queue:
+-- drain_at (start of the window), drain_n (left since), drain_rate (of the windows before; absent: none yet).
+local function drained(queue, count)
+    local f = redis.call("HMGET", usage_key, "drain_at:" .. queue, "drain_n:" .. queue, "drain_rate:" .. queue)
+    local at, n, rate = tonumber(f[1]) or now, (tonumber(f[2]) or 0) + count, tonumber(f[3])
+    if now - at >= 1000 then
+        local seen = n * 1000 / (now - at)
+        redis.call("HSET", usage_key, "drain_at:" .. queue, now, "drain_n:" .. queue, 0,
+            "drain_rate:" .. queue, rate and (rate + seen) / 2 or seen)
+    else
+        redis.call("HSET", usage_key, "drain_at:" .. queue, at, "drain_n:" .. queue, n)
+    end
+end
+
+-- When a refused caller should come again. Each refusal takes the next place in a virtual row that moves at the
+-- measured drain rate, so that callers who obey come one by one; a standing queue lowers the rate as it stands.
+local function retry_in_ms(queue)
+    local f = redis.call("HMGET", usage_key, "drain_at:" .. queue, "drain_n:" .. queue, "drain_rate:" .. queue,
+        "room_at:" .. queue)
+    local span = math.max(1000, now - (tonumber(f[1]) or now))
+    local seen = ((tonumber(f[2]) or 0) + 1) * 1000 / span
+    local rate = tonumber(f[3])
+    if not rate or span > 2000 then
+        rate = math.min(rate or seen, seen)
+    end
+    local room_at = math.min(now + RETRY_CAP_MS, math.max(now, tonumber(f[4]) or 0) + 1000 / rate)
+    redis.call("HSET", usage_key, "room_at:" .. queue, room_at)
+    return math.ceil(room_at - now)
+end
+
+local checked = {}
+
+-- nil, or the name of the limit that one more task of `bytes` would pass.
+local function full(queue, bytes, limit_tasks, limit_bytes)
+    local seen = checked[queue]
+    if not seen then
+        local f = redis.call("HMGET", usage_key, "waiting:queue:" .. queue, "bytes:queue:" .. queue)
+        seen = { tonumber(f[1]) or 0, tonumber(f[2]) or 0 }
+        checked[queue] = seen
+        if seen[1] == 0 then -- an empty queue starts a new window: idle time says nothing about its speed
+            redis.call("HSET", usage_key, "drain_at:" .. queue, now, "drain_n:" .. queue, 0)
+        end
+    end
+    if seen[1] + (tallies["waiting:queue:" .. queue] or 0) >= limit_tasks then
+        return "queue-tasks"
+    end
+    if seen[2] + (tallies["bytes:queue:" .. queue] or 0) + bytes > limit_bytes then
+        return "queue-bytes"
+    end
+    return nil
+end

@@ -1,0 +1,40 @@
+#!lua flags=allow-oom
+-- Do what is due: scheduled | retrying -> queued; scheduled | queued -> expired past the deadline.
+-- Replies {now, done, next_due}; next_due is 0 when nothing is left.
+local limit = tonumber(ARGV[2]) -- int    tasks a call
+local retention_ms = tonumber(ARGV[3]) -- int
+
+local function promote(id)
+    local key = prefix .. "task:" .. id
+    clear_due(id)
+    local f = redis.call("HMGET", key, "status", "place", "score", "version", "attempt", "deadline", "bytes",
+        "started")
+    local status, place, attempt, deadline = f[1], f[2], tonumber(f[5]), tonumber(f[6])
+    local version = (tonumber(f[4]) or 0) + 1
+    if not WAITING[status] then
+        return
+    end
+    if not f[8] and deadline and deadline <= now then
+        if status == "queued" then
+            dequeue(id, place)
+        end
+        tally_waiting(place, tonumber(f[7]), -1)
+        finish_record(id, place, "expired", retention_ms, version, attempt, "")
+    elseif status ~= "queued" then
+        redis.call("HSET", key, "status", "queued", "version", version)
+        redis.call("HDEL", key, "due")
+        if deadline and not f[8] then
+            set_due(id, deadline)
+        end
+        enqueue(id, place, f[3])
+        redis.call("PUBLISH", prefix .. "changes:" .. id, version)
+    end
+end
+
+local due = redis.call("ZRANGEBYSCORE", prefix .. "due", "-inf", now, "LIMIT", 0, limit)
+for _, id in ipairs(due) do
+    promote(id)
+end
+settle()
+local next_due = redis.call("ZRANGE", prefix .. "due", 0, 0, "WITHSCORES")[2]
+return { now, #due, math.ceil(tonumber(next_due) or 0) }

@@ -1,0 +1,58 @@
+#!lua flags=allow-oom
+-- End what a dead supervisor held: running -> queued (old score, attempt counted) | failed; canceling -> canceled.
+-- Replies {"alive"}, {"gone"} or {"ok", reaped, remaining}; the call that leaves nothing removes the supervisor.
+local worker = ARGV[2] -- string the dead one
+local watched = ARGV[3] -- string its "counter:lease_ms" that stood still; another value: it lives
+local limit = tonumber(ARGV[4]) -- int    tasks a call
+local retention_ms = tonumber(ARGV[5]) -- int
+local dead_retention_ms = tonumber(ARGV[6]) -- int
+
+local beats_key = prefix .. "beats"
+local held_key = prefix .. "held:" .. worker
+local seen = redis.call("HGET", beats_key, worker)
+if not seen then
+    return { "gone" }
+end
+if seen ~= watched then
+    return { "alive" }
+end
+
+local function lost(id, task)
+    local spec = cjson.decode(redis.call("HGET", prefix .. "task:" .. id, "spec"))
+    local error = cjson.encode({
+        kind = "lost",
+        message = "the supervisor that ran attempt " .. task.attempt .. " is gone",
+        worker = worker,
+        attempt = task.attempt,
+    })
+    redis.call("HSET", prefix .. "task:" .. id, "error", error)
+    local more = ',"error":' .. error
+    if task.status == "canceling" then
+        finish_record(id, task.place, "canceled", retention_ms, task.version, task.attempt, more)
+    elseif task.attempt >= (spec.max_attempts or 3) then -- 3: models.TaskSpec omits its default
+        finish_record(id, task.place, "failed", dead_retention_ms, task.version, task.attempt, more)
+    else
+        requeue(id, task, task.attempt, 0, more)
+    end
+end
+
+local reaped = 0
+for _, id in ipairs(redis.call("SRANDMEMBER", held_key, limit)) do
+    local epoch = tonumber(redis.call("HGET", prefix .. "task:" .. id, "epoch")) or 0
+    local refused, task = held_by(id, worker, epoch)
+    release(id, worker)
+    if not refused then
+        redis.call("HSET", prefix .. "task:" .. id, "done", worker .. ":" .. epoch)
+        tally_running(task.place, -1)
+        lost(id, task)
+        reaped = reaped + 1
+    end
+end
+settle()
+
+local remaining = redis.call("SCARD", held_key)
+if remaining == 0 then
+    redis.call("HDEL", beats_key, worker)
+    redis.call("DEL", prefix .. "worker:" .. worker)
+end
+return { "ok", reaped, remaining }

@@ -1,0 +1,468 @@
+"""The store: every read and write of task state, one method for each transition."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import msgspec
+from redis import exceptions
+from redis.asyncio import Redis
+
+from taskgate.contract import ids, keys
+from taskgate.contract.errors import (
+    IdempotencyConflict,
+    NoSuchWorker,
+    NotCancelable,
+    NotDead,
+    NotFinished,
+    QueueFull,
+    StoreUnavailable,
+    TaskNotFound,
+)
+from taskgate.contract.models import (
+    Accepted,
+    BeatAnswer,
+    BeatValue,
+    Claimed,
+    Event,
+    Finish,
+    HandBack,
+    Held,
+    Limits,
+    Report,
+    Served,
+    Submission,
+    TaskRecord,
+    TaskSpec,
+    TypeInfo,
+    WorkerInfo,
+)
+from taskgate.contract.script import AWAY, Script
+from taskgate.contract.states import FINAL, Status
+
+RETENTION_MS = 86_400_000
+DEAD_RETENTION_MS = 604_800_000
+CLAIM_BYTES = 1 << 20
+BATCH = 128
+"""Items that one call of a script may carry, and tasks that reap, promote and trim do a call."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_to_json = msgspec.json.Encoder().encode
+_spec = msgspec.json.Decoder(TaskSpec).decode
+_fields = msgspec.structs.astuple
+_type_info = msgspec.json.Decoder(TypeInfo).decode
+_worker_info = msgspec.json.Decoder(WorkerInfo).decode
+
+
+class Store:
+    """Every Redis command stands here or in a script that a method here calls.
+
+    `redis` must not decode responses. `clock` gives Unix milliseconds in tests; None is Redis' own clock. A method
+    raises StoreUnavailable when Redis did nothing, OutcomeUnknown when it may have.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        partitions: int = 1,
+        clock: Callable[[], int] | None = None,
+        retention_ms: int = RETENTION_MS,
+        dead_retention_ms: int = DEAD_RETENTION_MS,
+    ) -> None:
+        self.partitions = range(partitions)
+        self._redis = redis
+        self._clock = clock
+        self._retention_ms = retention_ms
+        self._dead_retention_ms = dead_retention_ms
+        self._submit = Script(redis, "submit")
+        self._claim = Script(redis, "claim")
+        self._finish = Script(redis, "finish")
+        self._hand_back = Script(redis, "hand_back")
+        self._report = Script(redis, "report")
+        self._beat = Script(redis, "beat")
+        self._reap = Script(redis, "reap")
+        self._cancel = Script(redis, "cancel")
+        self._redrive = Script(redis, "redrive")
+        self._promote = Script(redis, "promote")
+        self._trim = Script(redis, "trim")
+        self._goodbye = Script(redis, "goodbye")
+        self._read = Script(redis, "read")
+
+    def partition_of(self, task_id: str) -> int:
+        return ids.partition_of(task_id, len(self.partitions))
+
+    def _now(self) -> int | str:
+        return "" if self._clock is None else self._clock()
+
+    async def submit(
+        self, items: Sequence[Submission], limits: Limits
+    ) -> list[Accepted | QueueFull | IdempotencyConflict]:
+        """Accept tasks of one partition: (nothing) -> queued | scheduled. An outcome per item, in order.
+
+        Repeating it with the same ids has no second effect.
+        """
+        partition = self.partition_of(items[0].id)
+        replies = await self._submit(keys.prefix(partition), self._now(), limits.tasks, limits.bytes, _pack(items))
+        return [_submitted(item, reply) for item, reply in zip(items, replies, strict=True)]
+
+    async def beat(
+        self, partition: int, worker: WorkerInfo, *, held: Sequence[Held], served: Sequence[Served]
+    ) -> BeatAnswer:
+        """Say that a supervisor lives and what it holds; learn what it should know."""
+        reply = await self._beat(
+            keys.prefix(partition),
+            self._now(),
+            worker.id,
+            worker.lease_ms,
+            _to_json(worker),
+            _pack(held),
+            _pack(served),
+        )
+        now, counter, lost, unknown, canceling, next_due, claimable, beats = reply
+        return BeatAnswer(
+            now_ms=now,
+            counter=counter,
+            lost=[Held(task_id.decode(), epoch) for task_id, epoch in lost],
+            unknown=[Held(task_id.decode(), epoch) for task_id, epoch in unknown],
+            canceling=[task_id.decode() for task_id in canceling],
+            next_due_ms=next_due,
+            claimable=bool(claimable),
+            beats={who.decode(): _beat_value(value) for who, value in zip(beats[::2], beats[1::2], strict=True)},
+        )
+
+    async def claim(
+        self,
+        partition: int,
+        worker_id: str,
+        *,
+        served: Sequence[Served],
+        free_sync: int,
+        free_async: int,
+        lease_ms: int,
+    ) -> list[Claimed]:
+        """Take tasks for free slots: queued -> running. Never repeat it blindly: its effect is new each time.
+
+        Raises:
+            NoSuchWorker: the supervisor has not beaten, or was reaped.
+        """
+        reply = await self._claim(
+            keys.prefix(partition),
+            self._now(),
+            worker_id,
+            lease_ms,
+            free_sync,
+            free_async,
+            CLAIM_BYTES,
+            self._retention_ms,
+            _pack(served),
+        )
+        if reply[0] == b"no_worker":
+            raise NoSuchWorker(worker_id)
+        return [
+            Claimed(
+                partition=partition,
+                epoch=epoch,
+                attempt=attempt,
+                created_ms=created,
+                claimed_ms=reply[1],
+                spec=_spec(spec),
+                payload=payload,
+                checkpoint=checkpoint,
+            )
+            for _, epoch, attempt, created, spec, payload, checkpoint in reply[2]
+        ]
+
+    async def finish(self, partition: int, worker_id: str, items: Sequence[Finish]) -> list[str]:
+        """End attempts. Per item the new status, `done` (this token had ended it), `stale` or `not_found`."""
+        replies = await self._finish(keys.prefix(partition), self._now(), worker_id, _pack(items))
+        return [reply[-1].decode() for reply in replies]
+
+    async def hand_back(self, partition: int, worker_id: str, items: Sequence[HandBack]) -> list[str]:
+        """Give claims up: running -> queued | retrying. Per item as `finish`."""
+        replies = await self._hand_back(keys.prefix(partition), self._now(), worker_id, _pack(items))
+        return [reply[-1].decode() for reply in replies]
+
+    async def report(self, partition: int, worker_id: str, items: Sequence[Report]) -> list[str]:
+        """Show what running attempts do. Per item `ok`, `done` (a repeat), `stale` or `not_found`."""
+        replies = await self._report(keys.prefix(partition), self._now(), worker_id, _pack(items))
+        return [reply.decode() for reply in replies]
+
+    async def reap(self, partition: int, worker_id: str, *, watched: BeatValue) -> int | None:
+        """End up to BATCH tasks of a supervisor whose beat stood still at `watched`.
+
+        Returns how many tasks it still holds, None when it is gone or lives.
+        """
+        reply = await self._reap(
+            keys.prefix(partition),
+            self._now(),
+            worker_id,
+            f"{watched.counter}:{watched.lease_ms}",
+            BATCH,
+            self._retention_ms,
+            self._dead_retention_ms,
+        )
+        return cast(int, reply[2]) if reply[0] == b"ok" else None
+
+    async def promote(self, partition: int) -> tuple[int, int]:
+        """Do what is due. Returns Redis' time and when the next is due (0: nothing), both Unix ms."""
+        now, _, next_due = await self._promote(keys.prefix(partition), self._now(), BATCH, self._retention_ms)
+        return now, next_due
+
+    async def trim(self, partition: int) -> int:
+        """Delete up to BATCH finished tasks whose retention is over; returns how many."""
+        return cast(int, await self._trim(keys.prefix(partition), self._now(), BATCH))
+
+    async def goodbye(self, partition: int, worker_id: str) -> bool:
+        """Leave. False when tasks are still held, which the reaper then ends."""
+        return bool(await self._goodbye(keys.prefix(partition), self._now(), worker_id))
+
+    async def cancel(self, task_id: str, *, tenant: str = "") -> Status:
+        """Cancel: what waits is `canceled` at once, what runs is `canceling` until it has stopped.
+
+        `tenant`: whose task it must be, "" is anybody's.
+
+        Raises:
+            TaskNotFound: there is no such task of that tenant.
+            NotCancelable: it ended in another way.
+        """
+        reply = await self._cancel(
+            keys.prefix(self.partition_of(task_id)), self._now(), task_id, tenant, self._retention_ms
+        )
+        match reply:
+            case [b"canceled"]:
+                return Status.CANCELED
+            case [b"canceling"]:
+                return Status.CANCELING
+            case [b"not_found"]:
+                raise TaskNotFound(task_id)
+            case [b"final", status]:
+                raise NotCancelable(status.decode())
+        raise AssertionError(f"unknown reply {reply!r}")
+
+    async def redrive(self, task_id: str, *, request_id: str, limits: Limits, tenant: str = "") -> None:
+        """Give a dead letter a fresh set of attempts: failed -> queued. The same `request_id` again is no second one.
+
+        Raises:
+            TaskNotFound: there is no such task of that tenant.
+            NotDead: it has not failed.
+            QueueFull: its queue has no room.
+        """
+        reply = await self._redrive(
+            keys.prefix(self.partition_of(task_id)),
+            self._now(),
+            task_id,
+            tenant,
+            request_id,
+            limits.tasks,
+            limits.bytes,
+        )
+        match reply:
+            case [b"ok"]:
+                return
+            case [b"not_found"]:
+                raise TaskNotFound(task_id)
+            case [b"not_dead", status]:
+                raise NotDead(status.decode())
+            case [b"full", limit, retry_ms, queue]:
+                raise QueueFull(limit=limit.decode(), queue=queue.decode(), retry_after_s=retry_ms / 1000)
+        raise AssertionError(f"unknown reply {reply!r}")
+
+    async def read(self, task_ids: Sequence[str], *, result: bool = False) -> list[TaskRecord | None]:
+        """Snapshots of tasks of one partition, without their payloads; None where there is no such task."""
+        prefix = keys.prefix(self.partition_of(task_ids[0]))
+        replies = await self._read(prefix, self._now(), int(result), _pack(task_ids))
+        return [None if reply is None else _record(reply, with_result=result) for reply in replies]
+
+    async def result(self, task_id: str) -> tuple[Status, bytes]:
+        """How a task ended and its result (JSON; empty unless it succeeded).
+
+        Raises:
+            TaskNotFound: there is no such task.
+            NotFinished: it has not ended.
+        """
+        [record] = await self.read([task_id], result=True)
+        if record is None:
+            raise TaskNotFound(task_id)
+        if record.status not in FINAL:
+            raise NotFinished(record.status)
+        return record.status, record.result or b""
+
+    async def events(self, task_id: str, *, after: str = "0-0", count: int = 500) -> list[Event]:
+        """Events of a task after the stream id `after`, oldest first."""
+        key = keys.events(self.partition_of(task_id), task_id)
+        return [_event(entry) for entry in await self._command("XRANGE", key, f"({after}", "+", "COUNT", count)]
+
+    async def has_event(self, task_id: str, event_id: str) -> bool:
+        """Whether an event of that id is still kept."""
+        key = keys.events(self.partition_of(task_id), task_id)
+        return bool(await self._command("XRANGE", key, event_id, event_id))
+
+    async def last_event_id(self, task_id: str) -> str | None:
+        key = keys.events(self.partition_of(task_id), task_id)
+        last = await self._command("XREVRANGE", key, "+", "-", "COUNT", 1)
+        return last[0][0].decode() if last else None
+
+    async def dead_letters(self, queue: str, *, limit: int = 50, before_ms: int | None = None) -> list[str]:
+        """Ids of dead letters of a queue that failed before `before_ms`, newest first."""
+        top = "+inf" if before_ms is None else f"({before_ms}"
+        found: list[str] = []
+        for partition in self.partitions:
+            key = f"{keys.prefix(partition)}dead:{queue}"
+            reply = await self._command("ZREVRANGEBYSCORE", key, top, "-inf", "LIMIT", 0, limit)
+            found += [task_id.decode() for task_id in reply]
+        return sorted(found, reverse=True)[:limit]
+
+    async def usage(self, partition: int) -> dict[str, float]:
+        """What waits and runs: `waiting:queue:<q>`, `bytes:queue:<q>`, the same per tenant, `running:queue:<q>`, …"""
+        flat = await self._command("HGETALL", keys.usage(partition))
+        return {name.decode(): float(value) for name, value in _pairs(flat)}
+
+    async def announce(self, types: Sequence[TypeInfo]) -> None:
+        """Publish task types under name and schema hash; in the first partition, which every store has."""
+        fields: list[str | bytes] = []
+        for info in types:
+            fields += [f"{info.type}:{info.schema_hash}", _to_json(info)]
+        if fields:
+            await self._command("HSET", keys.types(0), *fields)
+
+    async def types(self) -> list[TypeInfo]:
+        return [_type_info(value) for value in await self._command("HVALS", keys.types(0))]
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Supervisors that have not said goodbye and were not reaped, as of their last beat."""
+        found = []
+        for worker_id, _ in _pairs(await self._command("HGETALL", keys.beats(0))):
+            info, beat = await self._command("HMGET", keys.worker(0, worker_id.decode()), "info", "beat")
+            if info is not None:
+                found.append(msgspec.structs.replace(_worker_info(info), beat_ms=int(beat)))
+        return found
+
+    async def now_ms(self) -> int:
+        """Redis' clock."""
+        seconds, micros = await self._command("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def probe(self) -> None:
+        """A real write to every partition.
+
+        Raises:
+            StoreUnavailable: writes are not possible.
+        """
+        for partition in self.partitions:
+            await self._command("SET", f"{keys.prefix(partition)}probe", 1, "PX", 60_000)
+
+    async def server_config(self, *names: str) -> dict[str, str] | None:
+        """Configuration of the server; None where it may not be read."""
+        try:
+            reply = await self._redis.config_get(*names)
+        except AWAY as error:
+            raise StoreUnavailable(str(error)) from error
+        except exceptions.RedisError:
+            return None
+        return {_text(name): _text(value) for name, value in reply.items()}
+
+    async def wait_for_work(self, marks: Sequence[tuple[int, Served]], *, timeout_s: float) -> bool:
+        """Block until one of the wake markers appears; take it. False after `timeout_s`.
+
+        The client's socket timeout must lie above `timeout_s`.
+        """
+        names = [keys.wake(partition, served.queue, served.type) for partition, served in marks]
+        return await self._command("BLPOP", *names, timeout_s) is not None
+
+    async def client_id(self) -> int:
+        return int(await self._command("CLIENT", "ID"))
+
+    async def unblock(self, client_id: int) -> None:
+        """End another connection's `wait_for_work` early."""
+        await self._command("CLIENT", "UNBLOCK", client_id)
+
+    async def notify(self, channel: str, message: str) -> None:
+        await self._command("PUBLISH", channel, message)
+
+    async def _command(self, *command: str | bytes | int | float) -> Any:
+        try:
+            return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+        except AWAY as error:
+            raise StoreUnavailable(str(error)) from error
+        except exceptions.RedisError as error:
+            if str(error).startswith(("OOM", "MISCONF", "LOADING", "READONLY")):
+                raise StoreUnavailable(str(error)) from error
+            raise
+
+
+def _beat_value(value: bytes) -> BeatValue:
+    counter, lease_ms = value.split(b":")
+    return BeatValue(int(counter), int(lease_ms))
+
+
+def _plain(value: Any) -> Any:
+    if value.__class__ is bytes:
+        return value.decode()
+    if isinstance(value, msgspec.Struct):
+        return [_plain(field) for field in _fields(value)]
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _pack(items: Sequence[Any]) -> bytes:
+    """Arguments of a script as msgpack, all texts as `str`: Lua's cmsgpack does not know the type for bytes."""
+    return _encode(_plain(items))
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode() if isinstance(value, bytes) else value or ""
+
+
+def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
+    if isinstance(reply, dict):
+        return list(reply.items())
+    return list(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _submitted(item: Submission, reply: list[Any]) -> Accepted | QueueFull | IdempotencyConflict:
+    match reply:
+        case [b"ok"]:
+            return Accepted(item.id, replayed=False)
+        case [b"replay", task_id]:
+            return Accepted(task_id.decode(), replayed=True)
+        case [b"conflict"]:
+            return IdempotencyConflict()
+        case [b"full", limit, retry_ms]:
+            return QueueFull(limit=limit.decode(), queue=item.queue, retry_after_s=retry_ms / 1000)
+    raise AssertionError(f"unknown reply {reply!r}")
+
+
+def _record(reply: list[Any], *, with_result: bool) -> TaskRecord:
+    fields, alive, position, result, now = reply
+    spec, status, version, attempt, epoch, worker, created, started, finished, due, deadline, purge = fields[:12]
+    progress, effort, error, health, lease, _ = fields[12:]
+    held = status in (b"running", b"canceling")
+    return TaskRecord(
+        spec=_spec(spec),
+        status=Status(status.decode()),
+        version=int(version),
+        attempt=int(attempt),
+        epoch=int(epoch),
+        worker=(worker or b"").decode(),
+        created_ms=int(created),
+        started_ms=int(started or 0),
+        finished_ms=int(finished or 0),
+        due_ms=int(float(due or 0)),
+        deadline_ms=int(deadline or 0),
+        purge_ms=int(purge or 0),
+        progress=progress or b"",
+        effort=effort or b"",
+        error=error or b"",
+        health=(health or b"").decode(),
+        alive_ms=alive if held and alive >= 0 else None,
+        lease_ms=int(lease or 0) if held else 0,
+        position=position,
+        now_ms=now,
+        has_result=result is not None,
+        result=result if with_result else None,
+    )
+
+
+def _event(entry: Any) -> Event:
+    event_id, fields = entry
+    values = dict(zip(fields[::2], fields[1::2], strict=True))
+    return Event(event_id.decode(), values[b"event"].decode(), int(values[b"seq"]), values[b"data"])

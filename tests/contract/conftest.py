@@ -1,0 +1,167 @@
+"""A small language for the contract's tests: submit, claim and beat with defaults, on every supported server."""
+
+import hashlib
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from taskgate.contract import keys
+from taskgate.contract.ids import new_task_id
+from taskgate.contract.models import (
+    Accepted,
+    BeatAnswer,
+    Claimed,
+    Finish,
+    HandBack,
+    Held,
+    Limits,
+    Served,
+    Submission,
+    TaskRecord,
+    TaskSpec,
+    WorkerInfo,
+)
+from taskgate.contract.states import FINAL, WAITING
+from taskgate.contract.store import Store
+
+LEASE_MS = 6000
+SERVED = [Served("default", "echo", "sync"), Served("default", "other", "sync"), Served("default", "get", "async")]
+LIMITS = Limits()
+
+
+@pytest.fixture(params=["valkey", pytest.param("redis-server", marks=pytest.mark.full)])
+def server_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def submission(
+    task_type: str = "echo", payload: bytes = b"{}", *, key: str = "", body: str = "", **more: object
+) -> Submission:
+    """A submission of `task_type`; `more` are fields of Submission or TaskSpec."""
+    fields = {name: more.pop(name) for name in ("delay_ms", "run_at_ms", "deadline_ms") if name in more}
+    spec = TaskSpec(**{"id": new_task_id(), "type": task_type, **more})  # type: ignore[arg-type]
+    return Submission(
+        id=spec.id,
+        queue=spec.queue,
+        type=spec.type,
+        tenant=spec.tenant,
+        priority=spec.priority,
+        spec=msgspec.json.encode(spec),
+        payload=payload,
+        idempotency_key=hashlib.sha256(key.encode()).hexdigest() if key else "",
+        fingerprint=hashlib.sha256(body.encode()).hexdigest(),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def worker_info(worker_id: str, lease_ms: int = LEASE_MS) -> WorkerInfo:
+    return WorkerInfo(
+        id=worker_id,
+        host="here",
+        pid=1,
+        started_ms=0,
+        lease_ms=lease_ms,
+        queues=["default"],
+        types=[],
+        state="ready",
+        children=[],
+        wanted_children=0,
+        guard="ok",
+    )
+
+
+class Hand:
+    """A supervisor's calls, without a supervisor."""
+
+    def __init__(self, store: Store, worker_id: str) -> None:
+        self.store = store
+        self.id = worker_id
+
+    async def beat(self, *held: Claimed, served: list[Served] = SERVED) -> BeatAnswer:
+        names = [Held(task.id, task.epoch) for task in held]
+        return await self.store.beat(0, worker_info(self.id), held=names, served=served)
+
+    async def claim(self, sync: int = 1, *, free_async: int = 0, served: list[Served] = SERVED) -> list[Claimed]:
+        return await self.store.claim(
+            0, self.id, served=served, free_sync=sync, free_async=free_async, lease_ms=LEASE_MS
+        )
+
+    async def claim_one(self) -> Claimed:
+        [task] = await self.claim()
+        return task
+
+    async def finish(self, task: Claimed, outcome: str = "succeeded", **more: object) -> str:
+        fields = {"result": b'"done"' if outcome == "succeeded" else b"", "max_attempts": 3, **more}
+        [reply] = await self.store.finish(
+            0,
+            self.id,
+            [Finish(id=task.id, epoch=task.epoch, outcome=outcome, **fields)],  # type: ignore[arg-type]
+        )
+        return reply
+
+    async def hand_back(self, task: Claimed, **more: object) -> str:
+        [reply] = await self.store.hand_back(
+            0,
+            self.id,
+            [HandBack(id=task.id, epoch=task.epoch, **more)],  # type: ignore[arg-type]
+        )
+        return reply
+
+
+@pytest.fixture
+async def w1(store: Store) -> Hand:
+    """A supervisor that has beaten once."""
+    hand = Hand(store, "w1")
+    await hand.beat()
+    return hand
+
+
+@pytest.fixture
+async def w2(store: Store) -> Hand:
+    hand = Hand(store, "w2")
+    await hand.beat()
+    return hand
+
+
+async def submit(store: Store, *items: Submission, limits: Limits = LIMITS) -> list[str]:
+    """Submit and require that all are accepted; their ids."""
+    outcomes = await store.submit(items or (submission(),), limits)
+    accepted = [outcome for outcome in outcomes if isinstance(outcome, Accepted)]
+    assert len(accepted) == len(outcomes), outcomes
+    return [each.task_id for each in accepted]
+
+
+async def read(store: Store, task_id: str) -> TaskRecord:
+    [record] = await store.read([task_id])
+    assert record is not None
+    return record
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_left_behind(redis_client: Redis, store: Store) -> AsyncIterator[None]:
+    """After every test: final tasks' keys have a TTL, and the counters equal what is stored."""
+    yield
+    waiting, running, size = 0, 0, 0
+    async for key in redis_client.scan_iter(match="tg:{0}:task:*"):
+        task_id = key.decode().split(":")[3]
+        [record] = await store.read([task_id])
+        if record is None:
+            assert await redis_client.pttl(key) > 0, f"{key!r} has no TTL"
+            continue
+        if record.status in FINAL:
+            assert await redis_client.pttl(key) > 0, f"{key!r} of a final task has no TTL"
+        if not key.endswith(task_id.encode()):
+            continue
+        if record.status in WAITING:
+            waiting += 1
+            size += int(await redis_client.hget(key, "bytes") or 0)
+        elif record.status not in FINAL:
+            running += 1
+    usage = await store.usage(0)
+    assert sum(n for name, n in usage.items() if name.startswith("waiting:queue:")) == waiting
+    assert sum(n for name, n in usage.items() if name.startswith("waiting:tenant:")) == waiting
+    assert sum(n for name, n in usage.items() if name.startswith("bytes:queue:")) == size
+    assert sum(n for name, n in usage.items() if name.startswith("running:queue:")) == running
+    assert await redis_client.ttl(keys.beats(0)) in (-1, -2)
