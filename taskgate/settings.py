@@ -1,5 +1,6 @@
 """Settings: every `TASKGATE_*` variable, validated once per process and passed down. Nothing else reads them."""
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -122,4 +123,8 @@ _OTHERS = frozenset({"TASKGATE_URL"})
 
 def _line(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name, Settings.model_fields, 1)
+        hint = f"did you mean {PREFIX}{close[0].upper()}?" if close else "`taskgate up --help` lists them"
+        return f"{PREFIX}{name.upper()}: no such setting; {hint}"
     return f"{PREFIX}{name.upper()}: {error['msg']}" if name else error["msg"].removeprefix("Value error, ")

@@ -1,0 +1,5 @@
+"""`python -m taskgate`: the command line."""
+
+from taskgate.cli import main
+
+main()

