@@ -1,0 +1,5 @@
+"""`taskgate up`: everything on one machine, in the foreground."""
+
+from taskgate.up.foreground import run
+
+__all__ = ["run"]

@@ -1,0 +1,228 @@
+"""`taskgate up` itself: starts Valkey, gateway and workers, keeps them running, and stops them in order."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from taskgate.contract import logs
+from taskgate.embedded import Embedded, EmbeddedError
+from taskgate.settings import Settings
+from taskgate.up import reload as reloading
+from taskgate.up.banner import banner, web_host
+from taskgate.up.environment import environment
+from taskgate.up.guarded import Guarded
+from taskgate.up.readiness import readiness
+from taskgate.up.service import Service
+
+_NOT_READY_NOTICE_S = 10.0
+_POLL_S = 0.1
+
+logger = structlog.get_logger()
+
+
+class UpError(Exception):
+    """It cannot start: one line that says why and what to do."""
+
+
+def run(settings: Settings, *, reload: bool = False) -> int:
+    """Run until stopped. 0: stopped as asked; 1: could not start, or something had to be killed at the end."""
+    logs.configure(settings.log_format, settings.log_level)
+    try:
+        return asyncio.run(Up(settings, reload=reload).run())
+    except (UpError, EmbeddedError) as error:
+        print(f"taskgate up: {error}", file=sys.stderr)
+        return 1
+
+
+class Up:
+    """Valkey outlives the services, and the guard outlives all: whatever happens to `up`, nothing is left behind."""
+
+    def __init__(self, settings: Settings, *, reload: bool) -> None:
+        self._settings = settings
+        self._reload = reload
+        self._valkey = None if settings.redis_url else Embedded(settings.data_dir)
+        # The last part of the grace belongs to Valkey, which stops when nobody needs it any more.
+        self._reserve_s = min(2.0, settings.grace_s / 5)
+        self._services_grace_s = max(0.1, settings.grace_s - self._reserve_s)
+        self._guard = Guarded(self._valkey, grace_s=settings.grace_s)
+        self._port = settings.port
+        self._port_file: Path | None = None
+        self._gateway = self._service("gateway")
+        self._worker = self._service("worker")
+        self._signals = 0
+        self._asked = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve until a signal.
+
+        Raises:
+            UpError, EmbeddedError: it cannot start; what had been started is stopped.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN or number is not signal.SIGHUP:  # nohup
+                asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+        serving = asyncio.create_task(self._serve())
+        asked = asyncio.create_task(self._asked.wait())
+        await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+        serving.cancel()
+        asked.cancel()
+        (outcome, _) = await asyncio.gather(serving, asked, return_exceptions=True)
+        clean = await self._end()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return 0 if clean else 1
+
+    def _service(self, command: str) -> Service:
+        return Service(
+            command,
+            lambda: [sys.executable, "-P", "-m", "taskgate", command, *self._options(command)],
+            env=self._environment,
+            guard=self._guard,
+        )
+
+    def _options(self, command: str) -> list[str]:
+        return ["--port-file", str(self._port_file)] if command == "gateway" and self._port_file else []
+
+    def _environment(self) -> dict[str, str]:
+        changed: dict[str, Any] = {"grace_s": self._services_grace_s, "port": self._port}
+        if self._valkey:
+            changed["redis_url"] = self._valkey.url
+        return environment(self._settings, **changed)
+
+    async def _serve(self) -> None:
+        if self._valkey:
+            self._valkey.open()
+        _check_port(self._settings)
+        self._guard.start()
+        importing = asyncio.create_task(reloading.imports(self._settings.handlers, env=self._environment()))
+        try:
+            if self._valkey:
+                await self._valkey_answers(self._valkey)
+            self._start_gateway()
+            importable = await importing
+        finally:
+            importing.cancel()
+        if not importable and not self._reload:
+            raise UpError(f"{' or '.join(self._settings.handlers)} cannot be imported: the traceback is above")
+        if importable:
+            self._worker.start()
+        else:
+            _say("taskgate up: no workers yet; they start as soon as the file above is mended")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._announce())
+            if self._reload:
+                group.create_task(self._renew_workers())
+            await self._asked.wait()
+
+    async def _valkey_answers(self, valkey: Embedded) -> None:
+        """A long file may take its time to load; a server that exits before its first answer never will."""
+        while not (self._guard.valkey_started and valkey.answers()):
+            if self._guard.valkey_exits:
+                raise UpError(f"Valkey does not start; the end of {valkey.folder}/valkey.log:\n{valkey.last_words()}")
+            await asyncio.sleep(_POLL_S / 5)
+
+    def _start_gateway(self) -> None:
+        if self._port == 0:
+            folder = self._valkey.folder if self._valkey else Path(tempfile.mkdtemp(prefix="taskgate-"))
+            self._port_file = folder / "gateway.port"
+            self._port_file.unlink(missing_ok=True)
+        self._gateway.start()
+
+    async def _announce(self) -> None:
+        started = time.monotonic()
+        noticed = False
+        while True:
+            self._learn_port()
+            status, body = await readiness(web_host(self._settings.host), self._port) if self._port else (0, b"")
+            if status == 200:
+                _say(banner(self._settings, self._port))
+                return
+            if not noticed and time.monotonic() - started > _NOT_READY_NOTICE_S:
+                noticed = True
+                _say(f"taskgate up: not ready yet: {body.decode(errors='replace') or 'the gateway does not answer'}")
+            await asyncio.sleep(_POLL_S)
+
+    def _learn_port(self) -> None:
+        """A gateway that is started again must come back on the port that clients know."""
+        if self._port_file and self._port == 0:
+            with contextlib.suppress(OSError, ValueError):
+                self._port = int(self._port_file.read_text())
+
+    async def _renew_workers(self) -> None:
+        places = reloading.folders(self._settings.handlers)
+        async for changed in reloading.changes(places, stop=self._asked):
+            names = ", ".join(str(path) for path in changed[:3])
+            if not await reloading.imports(self._settings.handlers, env=self._environment()):
+                _say(f"taskgate up: {names} changed, but does not import (above): the workers stay as they are")
+                continue
+            _say(f"taskgate up: {names} changed: starting the workers anew")
+            if self._worker.started:
+                await self._worker.renew(grace_s=self._services_grace_s)
+            else:
+                self._worker.start()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._signals += 1
+        self._asked.set()
+        if number is signal.SIGHUP:
+            _leave_terminal()
+        if self._signals == 1:
+            _say(f"taskgate up: stopping (at most {self._settings.grace_s:g} s); once more to hurry")
+            return
+        for service in (self._gateway, self._worker):
+            service.stop()
+
+    async def _end(self) -> bool:
+        """Whether all ended by itself: gateway and workers together, Valkey when both are gone."""
+        services = (self._gateway, self._worker)
+        for service in services:
+            service.stop()
+        ended = asyncio.gather(*(service.ended() for service in services))
+        done, _ = await asyncio.wait([ended], timeout=self._services_grace_s + self._reserve_s / 2)
+        for service in services:
+            service.kill()
+        await ended
+        guard_code = await self._guard.close()
+        if self._valkey:
+            self._valkey.close()
+        clean = bool(done) and guard_code == 0 and all(service.exit_code in (0, None) for service in services)
+        logger.info("stopped", outcome="clean" if clean else "forced")
+        return clean
+
+
+def _check_port(settings: Settings) -> None:
+    """Said here in one line, rather than by a gateway that is started again and again."""
+    try:
+        family, *_, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise UpError(
+            f"cannot listen on {settings.host} port {settings.port} ({error.strerror}): "
+            "stop what uses it, or choose another with TASKGATE_PORT (0 picks a free one)"
+        ) from None
+
+
+def _leave_terminal() -> None:
+    """It has hung up: every further write to it would fail."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):  # isatty denies it by now
+            os.dup2(null, descriptor)
+    os.close(null)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        print(text, flush=True)
