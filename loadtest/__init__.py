@@ -1,0 +1,1 @@
+"""Load tests and benchmarks: Taskgate beside its peers, and under simulated users."""

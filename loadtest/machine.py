@@ -1,0 +1,159 @@
+"""The machine under measurement: processes of our own, their CPU time, and what others use meanwhile."""
+
+import contextlib
+import fcntl
+import os
+import platform
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parent.parent
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_LOCK = Path(tempfile.gettempdir()) / "bench.lock"
+NOISE_CORES = 0.15
+"""A run during which other processes used more than this is repeated, and marked where it counts."""
+
+
+@dataclass(frozen=True)
+class _Stat:
+    parent: int
+    session: int
+    cpu_s: float
+    """With that of the children it has reaped."""
+
+
+def _processes() -> dict[int, _Stat]:
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+                cpu_s = sum(map(int, fields[11:15])) / _TICKS_PER_S
+                found[int(folder.name)] = _Stat(int(fields[1]), int(fields[3]), cpu_s)
+    return found
+
+
+class Group:
+    """One command and everything it starts, also what moves into sessions of its own."""
+
+    def __init__(self, argv: Sequence[str | Path], *, environ: Mapping[str, str], log: Path) -> None:
+        self._log: IO[bytes] = log.open("ab")
+        self.log = log
+        self._process = subprocess.Popen(
+            list(map(str, argv)),
+            cwd=ROOT,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def cpu_s(self) -> float:
+        processes = _processes()
+        return sum(processes[pid].cpu_s for pid in self._members(processes))
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the command alone, not to what it started."""
+        self._process.send_signal(number)
+
+    def stop(self, *, grace_s: float = 5.0) -> None:
+        """Ask, wait, then kill what is left. Idempotent."""
+        members = self._members(_processes())
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(grace_s)
+        for pid in members | self._members(_processes()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        self._log.close()
+
+    def _members(self, processes: Mapping[int, _Stat]) -> set[int]:
+        members = {pid for pid, stat in processes.items() if stat.session == self.pid or pid == self.pid}
+        members &= processes.keys()
+        grown = True
+        while grown:
+            more = {pid for pid, stat in processes.items() if stat.parent in members} - members
+            members |= more
+            grown = bool(more)
+        return members
+
+
+class Foreign:
+    """Cores used by processes that have no part in the measurement, from construction on."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = groups
+        self._since = time.monotonic()
+        self._before = self._foreign_s()
+
+    def cores(self) -> float:
+        return max(0.0, (self._foreign_s() - self._before) / (time.monotonic() - self._since))
+
+    def _foreign_s(self) -> float:
+        fields = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
+        busy_s = (sum(fields[:3]) + sum(fields[5:])) / _TICKS_PER_S  # all but idle and iowait
+        own = os.times()
+        own_s = own.user + own.system + own.children_user + own.children_system
+        return busy_s - own_s - sum(group.cpu_s() for group in self._groups)
+
+
+def wait_until_quiet(groups: Sequence[Group], *, within_s: float) -> None:
+    """Return once others use less than a tenth of a core, or when the time is up."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        foreign = Foreign(groups)
+        time.sleep(0.4)
+        if foreign.cores() < 0.1:
+            return
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Hold the machine's bench lock: benchmarks of several checkouts take turns."""
+    with _LOCK.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def clean_environ(**more: str) -> dict[str, str]:
+    """Our environment without what would change a service: settings, proxies, Python switches."""
+    strays = ("TASKGATE_", "PYTHON", "BENCH_", "UVICORN_")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(strays) and not name.lower().endswith("_proxy")
+    }
+    return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | more
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def facts() -> dict[str, object]:
+    """What a reader of the results must know of this machine."""
+    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": model[0].split(":", 1)[1].strip() if model else "unknown",
+        "cores": len(os.sched_getaffinity(0)),
+        "load_1min": os.getloadavg()[0],
+    }
