@@ -55,6 +55,8 @@ def bars(census: Census, *, packages: int) -> "Drawing":
     for row, (name, package) in enumerate(reversed(largest)):
         bottom, length = row * _ROW, (_BAR_RIGHT - _BAR_LEFT) * package.lines / max(longest, 1)
         drawing.add(String(_BAR_LEFT - 8, bottom + 5, name, textAnchor="end", fontSize=9, fillColor=ink))
-        drawing.add(Rect(_BAR_LEFT, bottom + 2, length, _ROW - 6, fillColor=bar, strokeColor=None))
+        rect = Rect(_BAR_LEFT, bottom + 2, length, _ROW - 6)
+        rect.fillColor, rect.strokeColor = bar, None
+        drawing.add(rect)
         drawing.add(String(_BAR_LEFT + length + 6, bottom + 5, f"{package.lines:,}", fontSize=9, fillColor=ink))
     return drawing

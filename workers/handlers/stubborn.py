@@ -2,7 +2,6 @@
 
 import signal
 import time
-from typing import NoReturn
 
 from pydantic import BaseModel
 
@@ -14,7 +13,7 @@ class StubbornRequest(BaseModel, extra="forbid"):
 
 
 @handler("demo.stubborn", timeout_s=3, max_attempts=1)
-def stubborn(payload: StubbornRequest, attempt: Attempt) -> NoReturn:
+def stubborn(payload: StubbornRequest, attempt: Attempt) -> None:
     """Never ends by itself: ignores SIGTERM and swallows every exception, whatever it means."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ignored = 0
