@@ -104,17 +104,17 @@ class Up:
             self._valkey.open()
         _check_port(self._settings)
         self._guard.start()
-        importing = asyncio.create_task(reloading.imports(self._settings.handlers, env=self._environment()))
+        loading = asyncio.create_task(reloading.loads(self._settings.handlers, env=self._environment()))
         try:
             if self._valkey:
                 await self._valkey_answers(self._valkey)
             self._start_gateway()
-            importable = await importing
+            loadable = await loading
         finally:
-            importing.cancel()
-        if not importable and not self._reload:
-            raise UpError(f"{' or '.join(self._settings.handlers)} cannot be imported: the traceback is above")
-        if importable:
+            loading.cancel()
+        if not loadable and not self._reload:
+            raise UpError(f"{' or '.join(self._settings.handlers)} cannot be loaded: the reason is above")
+        if loadable:
             self._worker.start()
         else:
             _say("taskgate up: no workers yet; they start as soon as the file above is mended")
@@ -162,8 +162,8 @@ class Up:
         places = reloading.folders(self._settings.handlers)
         async for changed in reloading.changes(places, stop=self._asked):
             names = ", ".join(str(path) for path in changed[:3])
-            if not await reloading.imports(self._settings.handlers, env=self._environment()):
-                _say(f"taskgate up: {names} changed, but does not import (above): the workers stay as they are")
+            if not await reloading.loads(self._settings.handlers, env=self._environment()):
+                _say(f"taskgate up: {names} changed, but does not load (above): the workers stay as they are")
                 continue
             _say(f"taskgate up: {names} changed: starting the workers anew")
             if self._worker.started:

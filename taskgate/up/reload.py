@@ -1,4 +1,4 @@
-"""`up --reload`: what to watch, and whether the handler modules import, tried in a process of their own."""
+"""`up --reload`: what to watch, and whether the handler modules load, tried in a process of their own."""
 
 import asyncio
 import importlib.util
@@ -9,18 +9,12 @@ from pathlib import Path
 
 from taskgate.up.process import Process
 
-_TRY = """
-import sys
-sys.path.insert(0, "")
-from importlib import import_module
-for module in sys.argv[1:]:
-    import_module(module)
-"""
+_TRYOUT = Path(__file__).with_name("tryout.py")
 
 
-async def imports(modules: Sequence[str], *, env: Mapping[str, str]) -> bool:
-    """Whether they do; if not, their traceback is on standard error."""
-    process = Process([sys.executable, "-P", "-c", _TRY, *modules], env=env, tether=signal.SIGKILL)
+async def loads(modules: Sequence[str], *, env: Mapping[str, str]) -> bool:
+    """Whether they do; if not, the traceback is on standard error."""
+    process = Process([sys.executable, "-P", str(_TRYOUT), *modules], env=env, tether=signal.SIGKILL)
     try:
         return await process.wait() == 0
     finally:
