@@ -42,9 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 errors.append(f"{name}: {error}")
     figures = budgets.Figures(runs)
     rows = budgets.rows(figures)
-    errors += budgets.problems(figures)
+    errors += budgets.problems(runs)
     _write(options.results, facts, runs, rows, errors)
-    _show(rows, figures, errors, judged=not options.short)
+    _show(rows, errors, judged=not options.short)
     broken = [row for row in rows if row.holds is False]
     return 1 if errors or (broken and not options.short) else 0
 
@@ -154,7 +154,7 @@ def _write(
     print(f"all runs: {path}", file=sys.stderr)
 
 
-def _show(rows: Sequence[budgets.Row], figures: budgets.Figures, errors: Sequence[str], *, judged: bool) -> None:
+def _show(rows: Sequence[budgets.Row], errors: Sequence[str], *, judged: bool) -> None:
     console = Console(width=None if sys.stdout.isatty() else 132, highlight=False)
     table = Table("what", "figure", "budget", "beside", "", box=None, pad_edge=False)
     for row in rows:

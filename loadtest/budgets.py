@@ -47,9 +47,6 @@ class Figures:
         known = [(service, figure) for service, figure in seen if figure]
         return max(known, key=lambda pair: pair[1], default=None)
 
-    def cells(self) -> list[tuple[str, str, str]]:
-        return list(self._runs)
-
     def _chosen(self, what: str, service: str, durability: str) -> tuple[list[Run], list[Run]]:
         runs = self._runs.get((what, service, durability), [])
         return [run for run in runs if run.foreign_cores < machine.NOISE_CORES], runs
@@ -81,16 +78,15 @@ def rows(figures: Figures) -> list[Row]:
     ]
 
 
-def problems(figures: Figures) -> list[str]:
+def problems(runs: Iterable[Run]) -> list[str]:
     """What makes figures worthless or Taskgate wrong: answers that were not accepted, jobs lost or run twice."""
     found = []
-    for what, service, durability in figures.cells():
-        where = f"{what}, {service}, {durability}"
-        wrong = figures.get(what, service, durability, "wrong") if what in ("submit", "status") else None
-        if wrong:
-            found.append(f"{where}: {wrong:.0f} answers were not as expected")
-        if what in ("work", "memory") and service == "taskgate":
-            done, jobs, waiting = (figures.get(what, service, durability, n) for n in ("done", "jobs", "waiting"))
+    for run in runs:
+        where, figures = f"{run.what}, {run.service}, {run.durability}", run.figures
+        if figures.get("wrong"):
+            found.append(f"{where}: {figures['wrong']:.0f} answers were not as expected")
+        if run.service == "taskgate" and "jobs" in figures:
+            done, jobs, waiting = figures["done"], figures["jobs"], figures["waiting"]
             if not done == jobs == waiting:
                 found.append(f"{where}: {waiting:.0f} accepted, {done:.0f} runs of {jobs:.0f} jobs in time")
     return found

@@ -36,8 +36,10 @@ def progress_cost(payload: dict[str, Any], attempt: Attempt) -> dict[str, float]
 
 @handler("steps")
 async def steps(payload: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
-    """A few reported steps with short waits between them."""
+    """A few reported steps with short waits between them; raises at the end if told to."""
     for n in range(payload["steps"]):
         attempt.progress(n, payload["steps"], unit="steps")
         await asyncio.sleep(payload["pause_s"])
+    if payload.get("fails"):
+        raise ValueError("as told")
     return {"steps": payload["steps"]}

@@ -1,0 +1,125 @@
+"""The benchmark harness itself: that it measures what it says, and notices what must not happen."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadtest import budgets, client, machine, marks, services
+from loadtest.ledger import Ledger
+from loadtest.measures import Run
+from loadtest.peers import environment
+from loadtest.valkey import Durability, serving
+
+
+@pytest.fixture
+def bare_url() -> Iterator[str]:
+    """The application that does nothing, on a real uvicorn."""
+    with serving(Durability.MEMORY) as valkey, services.bare().running(valkey) as running:
+        yield f"{running.url}/tasks"
+    assert running.app.cpu_s() == 0, "something of it is left"
+
+
+def test_the_generator_sends_as_many_requests_as_it_was_told_and_counts_every_answer(bare_url: str) -> None:
+    posts = client.run(client.Plan(url=bare_url, method="POST", body='{"n":{n}}', count=500, connections=8))
+    gets = client.run(client.Plan(url=bare_url, seconds=0.3))
+    assert posts["statuses"] == {"202": 500}
+    assert posts["answered"] == 500
+    assert set(gets["statuses"]) == {"200"}  # type: ignore[call-overload]
+    assert 0 < float(str(gets["p50_ms"])) <= float(str(gets["p99_ms"]))
+
+
+def test_every_request_carries_a_number_of_its_own_and_its_true_length() -> None:
+    sent = list(
+        client.Plan(url="http://h:1/tasks", method="POST", body='{"n":{n}}', count=3, first=2_000_000_000).requests()
+    )
+    bodies = [request.partition(b"\r\n\r\n")[2] for request in sent]
+    assert [json.loads(body)["n"] for body in bodies] == [2_000_000_000, 2_000_000_001, 2_000_000_002]
+    assert all(
+        f"Content-Length: {len(body)}\r\n".encode() in request for request, body in zip(sent, bodies, strict=True)
+    )
+
+
+def test_an_answer_is_whole_only_with_its_last_byte() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+    assert [client._is_whole(answer[:size]) for size in (10, len(answer) - 1, len(answer))] == [False, False, True]
+
+
+def test_marks_survive_a_torn_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "marks"
+    monkeypatch.setenv(marks.VARIABLE, str(path))
+    marks.leave(7)
+    marks.leave(8)
+    with path.open("ab") as file:
+        file.write(b"torn")
+    assert [mark.n for mark in marks.read(path)] == [7, 8]
+    assert marks.count(path) == 2
+
+
+def _work(service: str, per_s: float, *, foreign: float = 0.0, **more: float) -> Run:
+    figures = {"per_s": per_s, "waiting": 10.0, "done": 10.0, "jobs": 10.0, **more}
+    return Run("work", service, "memory", figures, foreign)
+
+
+def test_a_figure_is_the_median_of_the_quiet_runs_beside_the_best_peer() -> None:
+    ours = [_work("taskgate", 900), _work("taskgate", 1000), _work("taskgate", 1100), _work("taskgate", 1, foreign=0.5)]
+    peers = [_work("saq", 100), _work("dramatiq", 240)]
+    [row] = budgets.rows(budgets.Figures([*ours, *peers]))
+    assert (row.figure, row.best_peer, row.holds, row.noisy) == ("1,000", "4.2 × dramatiq (240)", True, False)
+    [row] = budgets.rows(budgets.Figures([*ours, _work("saq", 251, foreign=0.5)]))
+    assert (row.holds, row.noisy) == (False, True)
+
+
+@pytest.mark.parametrize("wrong", [{"done": 9.0}, {"done": 11.0}, {"jobs": 9.0}])
+def test_lost_and_doubled_jobs_are_told(wrong: dict[str, float]) -> None:
+    assert budgets.problems([_work("taskgate", 1)]) == []
+    runs = [_work("taskgate", 1), _work("taskgate", 1), _work("taskgate", 1, **wrong)]
+    assert len(budgets.problems(runs)) == 1
+
+
+def test_the_ledger_holds_only_if_every_promise_was_kept() -> None:
+    ledger = Ledger(limit=3)
+    assert [ledger.may_submit() for _ in range(4)] == [True, True, True, False]
+    ledger.accepted("a")
+    assert ledger.answered("submit", 202, None) is None
+    assert ledger.answered("submit", 429, "2") == 2.0
+    assert not ledger.saw("a", "running")
+    assert ledger.close() != []
+    assert ledger.saw("a", "succeeded")
+    assert ledger.close() == []
+
+
+def test_the_ledger_names_what_was_broken() -> None:
+    ledger = Ledger(limit=3)
+    ledger.accepted("a")
+    ledger.accepted("a")
+    ledger.answered("status", 500, None)
+    ledger.answered("submit", 429, None)
+    ledger.saw("a", "failed")
+    ledger.saw("a", "succeeded")
+    assert ledger.close() == [
+        "1 × an id was given out twice",
+        "1 × failed became succeeded",
+        "1 × status: 500",
+        "1 × submit: 429 with Retry-After None",
+    ]
+
+
+def test_the_peers_environment_is_named_after_what_is_in_it() -> None:
+    pinned = Path(environment.__file__).with_name("constraints.txt").read_text().splitlines()
+    assert all("==" in line and "/" not in line for line in pinned), "names and versions only, no hosts"
+
+
+def test_a_short_benchmark_of_taskgate_alone_finds_nothing_wrong(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "loadtest.bench", "--short", "--no-peers", "--results", str(tmp_path)]
+    done = subprocess.run(argv, cwd=machine.ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [file] = tmp_path.iterdir()
+    document = json.loads(file.read_text())
+    assert document["errors"] == []
+    measured = {run["what"] for run in document["runs"] if run["service"] == "taskgate"}
+    wanted = {"submit", "work", "status", "latency", "memory", "progress", "idle", "store-64", "store-128"}
+    assert wanted <= measured
