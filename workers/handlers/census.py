@@ -25,11 +25,11 @@ _NAMES_KEPT = 2000
 class CensusRequest(BaseModel, extra="forbid"):
     """Which part of the library to count: every `shards`-th file from `shard` on, at most `limit` of them."""
 
-    shard: int = Field(0, ge=0)
-    shards: int = Field(1, ge=1, le=1000)
-    limit: int | None = Field(None, ge=1)
-    top: int = Field(20, ge=1, le=200, description="how many names and functions the result lists")
-    checkpoint_every: int = Field(25, ge=1, description="files between two checkpoints")
+    shard: int = Field(default=0, ge=0)
+    shards: int = Field(default=1, ge=1, le=1000)
+    limit: int | None = Field(default=None, ge=1)
+    top: int = Field(default=20, ge=1, le=200, description="how many names and functions the result lists")
+    checkpoint_every: int = Field(default=25, ge=1, description="files between two checkpoints")
 
 
 class Package(BaseModel):

@@ -18,7 +18,7 @@ _ROW, _BAR_LEFT, _BAR_RIGHT = 20, 110, 410
 class ChartRequest(BaseModel, extra="forbid"):
     folder: output.Folder
     census: Annotated[list[Census], Field(min_length=1, max_length=100, description="results of `demo.census`")]
-    packages: int = Field(15, ge=1, le=100)
+    packages: int = Field(default=15, ge=1, le=100)
 
 
 class Chart(BaseModel):

@@ -8,7 +8,7 @@ from taskgate import Attempt, handler
 
 
 class FailRequest(BaseModel, extra="forbid"):
-    order: int = Field(42, description="number that the error names")
+    order: int = Field(default=42, description="number that the error names")
 
 
 class OrderError(Exception):

@@ -6,8 +6,8 @@ from taskgate import Attempt, Retry, handler
 
 
 class FlakyRequest(BaseModel, extra="forbid"):
-    succeed_at: int = Field(2, ge=1, le=20, description="the attempt that succeeds")
-    after_s: float = Field(0.5, ge=0, le=60, description="when to be tried again")
+    succeed_at: int = Field(default=2, ge=1, le=20, description="the attempt that succeeds")
+    after_s: float = Field(default=0.5, ge=0, le=60, description="when to be tried again")
 
 
 @handler("demo.flaky", max_attempts=20)

@@ -9,9 +9,9 @@ from taskgate import Attempt, handler
 
 
 class RandomWaitsRequest(BaseModel, extra="forbid"):
-    waits: int = Field(20, ge=1, le=10_000)
-    max_ms: int = Field(500, ge=0, le=60_000)
-    seed: int | None = Field(None, description="the same seed waits the same times")
+    waits: int = Field(default=20, ge=1, le=10_000)
+    max_ms: int = Field(default=500, ge=0, le=60_000)
+    seed: int | None = Field(default=None, description="the same seed waits the same times")
 
 
 class RandomWaits(BaseModel):

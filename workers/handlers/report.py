@@ -19,7 +19,7 @@ _LEFT, _TOP, _RIGHT, _LINE, _ROWS = 60, 770, 535, 15, 42
 class ReportRequest(BaseModel, extra="forbid"):
     folder: output.Folder
     census: Annotated[list[Census], Field(min_length=1, max_length=100, description="results of `demo.census`")]
-    title: str = Field("The standard library, counted", max_length=100)
+    title: str = Field(default="The standard library, counted", max_length=100)
 
 
 class Report(BaseModel):

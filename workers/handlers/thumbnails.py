@@ -17,9 +17,9 @@ _PAINTED = (1200, 800)
 
 class ThumbnailsRequest(BaseModel, extra="forbid"):
     folder: output.Folder
-    images: int = Field(3, ge=1, le=100)
-    sizes: list[Annotated[int, Field(ge=16, le=1024)]] = Field([64, 128, 256], min_length=1, max_length=10)
-    seed: int = Field(0, description="another seed paints other landscapes")
+    images: int = Field(default=3, ge=1, le=100)
+    sizes: list[Annotated[int, Field(ge=16, le=1024)]] = Field(default=[64, 128, 256], min_length=1, max_length=10)
+    seed: int = Field(default=0, description="another seed paints other landscapes")
 
 
 class Picture(BaseModel):

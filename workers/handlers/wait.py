@@ -9,7 +9,7 @@ from taskgate import Attempt, handler
 
 class WaitRequest(BaseModel, extra="forbid"):
     seconds: float = Field(ge=0, le=3600)
-    steps: int = Field(10, ge=1, le=10_000)
+    steps: int = Field(default=10, ge=1, le=10_000)
 
 
 @handler("demo.wait")
