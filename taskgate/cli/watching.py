@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol, cast
 
-from taskgate.cli.text import note, plain
-from taskgate.client import Client, Event, Progress, ServiceError, Task
+from taskgate.cli.text import plain
+from taskgate.client import FINAL, Client, Event, Progress, ServiceError, Task
 
 
 class Seen(NamedTuple):
@@ -80,7 +80,8 @@ def describe(task: Task) -> str:
         parts.append(f"attempt {task['attempt']}")
     if task.get("health") not in (None, "computing", "waiting"):
         parts.append(str(task["health"]))
-    parts += _progress_words(task.get("progress") or {})
+    if task.get("status") not in FINAL:
+        parts += _progress_words(task.get("progress") or {})
     error = task.get("error")
     if error:
         parts.append(f"{error.get('kind')}: {error.get('message')}")
@@ -122,7 +123,8 @@ class Lines:
         if self._last.get(task["id"]) == state:
             return
         self._last[task["id"]] = state
-        percent = f"{progress['percent']:3.0f} %  " if progress.get("percent") is not None else ""
+        shown = progress.get("percent") if task.get("status") not in FINAL else None
+        percent = "" if shown is None else f"{shown:3.0f} %  "
         print(f"{task['id']}  {plain(task.get('type', '?'))}  {percent}{describe(task)}", flush=True)
 
 
@@ -170,8 +172,3 @@ class Bars:
 def view_for_terminal() -> AbstractContextManager[View]:
     """Bars on a terminal, plain lines elsewhere."""
     return Bars() if sys.stdout.isatty() else nullcontext(Lines())
-
-
-def tell_end(task: Task) -> None:
-    """How a task ended, where that is not already visible."""
-    note(f"{task['id']}  {describe(task)}")

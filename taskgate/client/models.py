@@ -27,6 +27,7 @@ class Task(TypedDict, total=False):
     priority: int
     attempt: int
     max_attempts: int
+    timeout_s: float
     created_at: str
     scheduled_at: str | None
     started_at: str | None
@@ -42,7 +43,6 @@ class Task(TypedDict, total=False):
     poll_after_ms: int | None
     cancel_requested: bool
     error: dict[str, Any] | None
-    result: Any
     result_url: str | None
     metadata: dict[str, Any] | None
     urls: dict[str, str]

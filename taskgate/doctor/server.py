@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import SecretStr
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from taskgate.contract.connection import DURABILITY_SETTINGS, Durability, connect, connections, durability
 from taskgate.contract.store import Store
@@ -62,18 +62,24 @@ def server(settings: Settings) -> list[Finding]:
         found = asyncio.run(_ask(settings))
     except SettingsError as error:
         return [Finding(Level.FAIL, "redis", "not usable", str(error))]
-    except AuthenticationError as error:
-        return [Finding(Level.FAIL, "redis", str(error), "put user and password into TASKGATE_REDIS_URL")]
     except (RedisError, OSError) as error:
-        advice = "start it, or correct TASKGATE_REDIS_URL; without that variable `taskgate up` brings its own Valkey"
-        return [Finding(Level.FAIL, "redis", f"not reachable: {error}", advice)]
+        return [_no_answer(error)]
     return [
-        *_identity(found.info),
+        *identity(found.info),
         _eviction(found, settings),
         *_room(found.info, settings),
         *_persistence(found, settings),
         _clients(found.info, settings),
     ]
+
+
+def _no_answer(error: Exception) -> Finding:
+    """redis-py shows a refused login as a lost connection that was caused by it."""
+    if isinstance(error, ResponseError) or isinstance(error.__cause__, AuthenticationError):
+        advice = "put user and password (percent-encoded) of one who may do everything into TASKGATE_REDIS_URL"
+        return Finding(Level.FAIL, "redis", f"refuses us: {error}", advice)
+    advice = "start it, or correct TASKGATE_REDIS_URL; without that variable `taskgate up` brings its own Valkey"
+    return Finding(Level.FAIL, "redis", f"not reachable: {error}", advice)
 
 
 async def _ask(settings: Settings) -> _Server:
@@ -84,7 +90,7 @@ async def _ask(settings: Settings) -> _Server:
         await client.aclose()
 
 
-def _identity(info: Mapping[str, Any]) -> Iterator[Finding]:
+def identity(info: Mapping[str, Any]) -> Iterator[Finding]:
     """Valkey gives the version of the Redis that it is compatible with beside its own."""
     product = "valkey" if "valkey_version" in info else "redis"
     version = str(info.get("redis_version", "0"))

@@ -1,0 +1,203 @@
+"""The HTTP client against a real receiver: what is tried again, what is not, and how streams are resumed."""
+
+import email.utils
+import json
+import time
+
+import pytest
+
+from taskgate.client import Client, Event, Refused, ServiceError, Unreachable
+from taskgate.client.patience import Patience
+from tests.cli.conftest import TASK_ID, Receiver, answer, hang_up, problem, stream
+
+TASK = {"id": TASK_ID, "type": "t", "status": "queued"}
+
+
+@pytest.fixture
+def client(receiver: Receiver) -> Client:
+    return Client(receiver.url, patience_s=5)
+
+
+def test_a_submission_whose_answer_was_lost_is_repeated_under_the_same_key(client: Client, receiver: Receiver) -> None:
+    receiver.answers += [hang_up, problem(503, "dependency-unavailable"), answer(202, TASK)]
+
+    with client:
+        assert client.submit("t", {"a": 1})["id"] == TASK_ID
+
+    first, second, third = receiver.requests
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"] == third.headers["idempotency-key"]
+    assert first.body == second.body == third.body
+
+
+def test_each_submission_has_a_key_of_its_own(client: Client, receiver: Receiver) -> None:
+    receiver.answers += [answer(202, TASK), answer(202, TASK), answer(202, TASK)]
+    with client:
+        client.submit("t", 1)
+        client.submit("t", 1)
+        client.submit("t", 1, idempotency_key="mine")
+    one, other, given = [request.headers["idempotency-key"] for request in receiver.requests]
+    assert one != other
+    assert given == "mine"
+
+
+def test_a_payload_is_sent_as_it_was_given(client: Client, receiver: Receiver) -> None:
+    receiver.answers.append(answer(202, TASK))
+    with client:
+        client.submit("t", b'{"b": 1.50, "a": 12345678901234567890}', options={"priority": 7})
+    assert receiver.requests[0].body == b'{"type":"t","priority":7,"payload":{"b": 1.50, "a": 12345678901234567890}}'
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_a_full_queue_is_tried_again_when_retry_after_says(client: Client, receiver: Receiver, form: str) -> None:
+    later = "1" if form == "seconds" else email.utils.formatdate(time.time() + 2, usegmt=True)
+    receiver.answers += [problem(429, "queue-full", Retry_After=later), answer(202, TASK)]
+    begun = time.monotonic()
+    with client:
+        client.submit("t", None)
+    assert time.monotonic() - begun >= 0.9
+
+
+def test_patience_ends_with_the_last_refusal_and_does_not_wait_in_vain(receiver: Receiver) -> None:
+    receiver.answers.append(problem(429, "queue-full", "full", Retry_After="60"))
+    begun = time.monotonic()
+    with Client(receiver.url, patience_s=5) as client, pytest.raises(Refused) as caught:
+        client.submit("t", None)
+    assert (caught.value.status, caught.value.slug, caught.value.retry_after_s) == (429, "queue-full", 60)
+    assert time.monotonic() - begun < 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 409, 413, 415, 422, 500])
+def test_what_will_not_pass_is_not_repeated(client: Client, receiver: Receiver, status: int) -> None:
+    receiver.answers.append(problem(status, "no", "why", errors=[{"pointer": "#/payload/x", "detail": "missing"}]))
+    with client, pytest.raises(Refused) as caught:
+        client.submit("t", None)
+    assert caught.value.errors == [("#/payload/x", "missing")]
+    assert len(receiver.requests) == 1
+
+
+@pytest.mark.parametrize("call", ["get", "result", "cancel", "redrive"])
+def test_calls_without_a_key_are_sent_once(client: Client, receiver: Receiver, call: str) -> None:
+    receiver.answers.append(hang_up)
+    with client, pytest.raises(Unreachable):
+        getattr(client, call)(TASK_ID)
+    assert len(receiver.requests) == 1
+
+
+def test_the_key_goes_with_every_request(receiver: Receiver) -> None:
+    receiver.answers += [answer(200, TASK), answer(204)]
+    with Client(receiver.url, api_key="k") as client:
+        client.get(TASK_ID)
+        assert list(client.events(TASK_ID)) == []
+    assert [request.headers["authorization"] for request in receiver.requests] == ["Bearer k"] * 2
+
+
+def test_an_id_cannot_leave_its_place_in_the_path(client: Client, receiver: Receiver) -> None:
+    receiver.answers.append(problem(404, "not-found"))
+    with client, pytest.raises(Refused):
+        client.get("../workers?x#y")
+    assert receiver.requests[0].path == "/tasks/..%2Fworkers%3Fx%23y"
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_loopback(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    receiver.answers.append(answer(200, TASK))
+    with Client(receiver.url) as client:
+        assert client.get(TASK_ID)["status"] == "queued"
+
+
+@pytest.mark.parametrize(
+    "other", [answer(200, b"<html>hello</html>"), answer(302, Location="https://x/"), answer(200, [])]
+)
+def test_another_service_is_told_apart(client: Client, receiver: Receiver, other: object) -> None:
+    receiver.answers.append(other)  # type: ignore[arg-type]
+    with client, pytest.raises(Unreachable, match="Taskgate"):
+        client.get(TASK_ID)
+
+
+def test_a_proxys_error_page_is_a_refusal(client: Client, receiver: Receiver) -> None:
+    receiver.answers.append(answer(403, b"<html>no</html>"))
+    with client, pytest.raises(Refused) as caught:
+        client.get(TASK_ID)
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8080", "ftp://x", "http://", "http://x:port"])
+def test_a_wrong_url_is_refused_before_anything_is_sent(url: str) -> None:
+    with pytest.raises(ValueError, match="URL"):
+        Client(url)
+
+
+def event(name: str, data: object, *, at: str = "") -> str:
+    return f"event: {name}\n" + (f"id: {at}\n" if at else "") + f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+def test_a_broken_stream_goes_on_where_it_broke(client: Client, receiver: Receiver) -> None:
+    """Broken between events, within one, and while the service was away; live progress has no id and is no place."""
+    receiver.answers += [
+        stream("retry: 10\n\n" + event("snapshot", {"n": 1}, at="1-0") + event("status", {"n": 2}, at="2-0")),
+        stream(event("progress", {"n": 3}) + event("status", {"n": 4}, at="4-0")[:-2]),
+        hang_up,
+        problem(503, "service-draining"),
+        stream(": ping\n\n" + event("status", {"n": 4}, at="4-0") + event("end", {"n": 5}, at="5-0")),
+    ]
+
+    with client:
+        found = [found.data["n"] for found in client.events(TASK_ID)]
+
+    assert found == [1, 2, 3, 4, 5]
+    asked = [request.headers.get("last-event-id") for request in receiver.requests]
+    assert asked == [None, "2-0", "2-0", "2-0", "2-0"]
+
+
+def test_a_stream_that_was_seen_to_its_end_is_over(client: Client, receiver: Receiver) -> None:
+    receiver.answers.append(answer(204))
+    with client:
+        assert list(client.events(TASK_ID, last_event_id="5-0")) == []
+    assert receiver.requests[0].headers["last-event-id"] == "5-0"
+
+
+def test_only_line_ends_end_a_line(client: Client, receiver: Receiver) -> None:
+    text = "one\u2028two\u0085three\x0bfour"
+    receiver.answers.append(stream(event("end", {"text": text}, at="1-0")))
+    with client:
+        assert list(client.events(TASK_ID)) == [Event("1-0", "end", {"text": text})]
+
+
+def test_a_stream_of_an_unknown_task_is_refused_at_once(client: Client, receiver: Receiver) -> None:
+    receiver.answers.append(problem(404, "not-found"))
+    with client, pytest.raises(Refused, match="404"):
+        list(client.events(TASK_ID))
+
+
+def test_a_stream_that_never_comes_back_is_given_up(receiver: Receiver) -> None:
+    receiver.answers += [stream("retry: 10\n\n" + event("snapshot", {}, at="1-0")), *[hang_up] * 100]
+    waits: list[float] = []
+    client = Client(receiver.url, patience_s=0.5, on_wait=lambda error, delay_s: waits.append(delay_s))
+    with client, pytest.raises(ServiceError):
+        list(client.events(TASK_ID))
+    assert 1 <= len(waits) <= 5
+
+
+def test_pauses_grow_and_spread() -> None:
+    first, tenth = [], []
+    for _ in range(200):
+        patience = Patience(1e6)
+        pauses = [patience.delay_s(Unreachable("away")) for _ in range(10)]
+        first.append(pauses[0])
+        tenth.append(pauses[-1])
+    assert 0.1 <= min(first) < 0.12 < 0.18 < max(first) <= 0.2
+    assert 2.5 <= min(tenth) < 3 < 4.5 < max(tenth) <= 5
+
+
+def test_success_makes_the_next_failure_a_first_one() -> None:
+    patience = Patience(0)
+    with pytest.raises(Unreachable):
+        patience.delay_s(Unreachable("away"))
+    patience = Patience(60)
+    for _ in range(8):
+        patience.delay_s(Unreachable("away"))
+    patience.reset()
+    assert patience.delay_s(Unreachable("away")) <= 0.2

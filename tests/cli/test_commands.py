@@ -1,0 +1,299 @@
+"""Client commands against a real receiver: output, exit codes, and terminals."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import TASK_ID, Cli, Receiver, answer, problem, stream
+
+OTHER_ID = TASK_ID[:-1] + "c"
+TASK: dict[str, Any] = {"id": TASK_ID, "type": "demo.echo", "status": "queued", "attempt": 0, "max_attempts": 3}
+RUNNING = {**TASK, "status": "running", "attempt": 1}
+HALF = {"current": 5, "total": 10, "percent": 50, "unit": "files", "stage": "reading", "message": "os.py"}
+SUCCEEDED = {**TASK, "status": "succeeded", "attempt": 1, "result_url": f"/tasks/{TASK_ID}/result"}
+FAILED = {
+    **TASK,
+    "status": "failed",
+    "attempt": 3,
+    "error": {"kind": "exception", "message": "boom", "traceback": "A\nB"},
+}
+
+
+def events(*named: tuple[str, dict[str, Any]]) -> str:
+    return "".join(f"event: {name}\nid: {n}-0\ndata: {json.dumps(data)}\n\n" for n, (name, data) in enumerate(named, 1))
+
+
+SUCCESS = events(("snapshot", RUNNING), ("progress", HALF), ("status", {"status": "succeeded"}), ("end", SUCCEEDED))
+FAILURE = events(("snapshot", RUNNING), ("status", {"status": "failed"}), ("end", FAILED))
+
+
+def test_submit_prints_the_id_alone(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers.append(answer(202, TASK))
+    options = ["--queue", "mail", "--priority", "9", "--delay-s", "1.5", "--max-attempts", "2", "--timeout-s", "60"]
+    more = ["--metadata", '{"for": "me"}', "--idempotency-key", "k", "--deadline-s", "9"]
+    done = cli("submit", "demo.echo", '{"text": "hello"}', "--url", receiver.url, *options, *more)
+
+    assert (done.exit_code, done.stdout, done.stderr) == (0, f"{TASK_ID}\n", "")
+    assert json.loads(receiver.requests[0].body) == {
+        "type": "demo.echo",
+        "payload": {"text": "hello"},
+        "queue": "mail",
+        "priority": 9,
+        "delay_s": 1.5,
+        "deadline_s": 9,
+        "max_attempts": 2,
+        "timeout_s": 60,
+        "metadata": {"for": "me"},
+    }
+    assert receiver.requests[0].headers["idempotency-key"] == "k"
+
+
+@pytest.mark.parametrize("source", ["argument", "file", "stdin"])
+def test_the_payload_comes_from_argument_file_or_standard_input(
+    cli: Cli, receiver: Receiver, tmp_path: Path, source: str
+) -> None:
+    text = '{"häß": [1.0]}'
+    (tmp_path / "request.json").write_text(text)
+    receiver.answers.append(answer(202, TASK))
+    given = {"argument": text, "file": f"@{tmp_path}/request.json", "stdin": "-"}[source]
+
+    done = cli("submit", "t", given, env={"TASKGATE_URL": receiver.url}, stdin=text)
+
+    assert done.exit_code == 0
+    assert receiver.requests[0].body == f'{{"type":"t","payload":{text}}}'.encode()
+
+
+@pytest.mark.parametrize("given", ["{", "NaN", '{"a": Infinity}', "", "@/no/such/file", "-", "[" * 5000])
+def test_a_payload_that_is_no_json_is_wrong_usage(cli: Cli, receiver: Receiver, given: str) -> None:
+    done = cli("submit", "t", given, "--url", receiver.url, stdin=b"\xff\xfe")
+    assert done.exit_code == 2
+    assert receiver.requests == []
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["submit", "t", "1", "--watch", "--wait"],
+        ["submit", "t", "1", "--metadata", "[]"],
+        ["submit", "t", "1", "--priority", "10"],
+        ["submit", "t"],
+        ["watch"],
+        ["status", TASK_ID, "--url", "nowhere"],
+        ["no-such-command"],
+    ],
+)
+def test_wrong_usage_is_exit_2(cli: Cli, args: list[str]) -> None:
+    assert cli(*args).exit_code == 2
+
+
+@pytest.mark.parametrize("how", ["--wait", "--watch"])
+def test_submit_that_waits_ends_with_the_result(cli: Cli, receiver: Receiver, how: str) -> None:
+    receiver.answers += [answer(202, TASK), stream(SUCCESS), answer(200, b'{"text":"hello"}')]
+    done = cli("submit", "demo.echo", "{}", how, "--url", receiver.url)
+
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[-1] == '{"text":"hello"}'
+    assert (len(lines) == 1) == (how == "--wait")
+
+
+@pytest.mark.parametrize("how", ["--wait", "--watch"])
+def test_submit_that_waits_tells_a_failure(cli: Cli, receiver: Receiver, how: str) -> None:
+    receiver.answers += [answer(202, TASK), stream(FAILURE)]
+    done = cli("submit", "demo.echo", "{}", how, "--url", receiver.url)
+
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1] == "taskgate: failed · attempt 3 · exception: boom"
+
+
+def test_a_service_that_is_away_is_one_line_and_exit_3(cli: Cli) -> None:
+    done = cli("status", TASK_ID, "--url", "http://127.0.0.1:1")
+    assert done.exit_code == 3
+    assert done.stderr == "taskgate: http://127.0.0.1:1 cannot be reached: [Errno 111] Connection refused\n"
+
+
+def test_waiting_for_the_service_is_told(cli: Cli) -> None:
+    done = cli("submit", "t", "1", "--url", "http://127.0.0.1:1", "--retry-for", "0.3")
+    assert done.exit_code == 3
+    assert "; trying again in 0." in done.stderr.splitlines()[0]
+
+
+def test_a_refusal_is_one_line_with_what_is_wrong_where(cli: Cli, receiver: Receiver) -> None:
+    faults = [{"pointer": "#/payload/x", "detail": "missing"}, {"pointer": "#/priority", "detail": "too big"}]
+    receiver.answers.append(problem(422, "validation-error", "The body does not fit.", errors=faults))
+    done = cli("submit", "t", "1", "--url", receiver.url)
+
+    assert done.exit_code == 3
+    said = "The body does not fit.; #/payload/x: missing; #/priority: too big (422 validation-error)"
+    assert done.stderr == f"taskgate: refused: {said}\n"
+
+
+def test_a_full_queue_says_when_to_come_back(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers.append(problem(429, "queue-full", "queue 'default' is full", Retry_After="60"))
+    done = cli("submit", "t", "1", "--url", receiver.url)
+    assert done.exit_code == 3
+    assert done.stderr.endswith("(429 queue-full); try again in 60 s\n")
+
+
+@pytest.mark.parametrize(("task", "code"), [(TASK, 0), (RUNNING, 0), (SUCCEEDED, 0), (FAILED, 1)])
+def test_the_exit_code_of_status_tells_the_end(cli: Cli, receiver: Receiver, task: dict[str, Any], code: int) -> None:
+    receiver.answers += [answer(200, task), answer(200, task)]
+    shown = cli("status", TASK_ID, "--url", receiver.url)
+    raw = cli("status", TASK_ID, "--json", "--url", receiver.url)
+
+    assert (shown.exit_code, raw.exit_code) == (code, code)
+    assert f"status             {task['status']}" in shown.stdout
+    assert json.loads(raw.stdout) == task
+    assert receiver.requests[0].headers["cache-control"] == "no-cache"
+
+
+def test_status_shows_the_traceback_line_by_line(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers.append(answer(200, FAILED))
+    lines = cli("status", TASK_ID, "--url", receiver.url).stdout.splitlines()
+    assert [line.strip() for line in lines[-3:]] == ["error              exception: boom", "A", "B"]
+
+
+def test_what_a_task_writes_cannot_steer_the_terminal(cli: Cli, receiver: Receiver) -> None:
+    evil = {"kind": "exception", "message": "\x1b]0;owned\x07\x1b[2J\r\n[red]x", "traceback": "\x1b[1m\x9b"}
+    failed = {**FAILED, "error": evil, "metadata": {"x": "\x1b[3m"}}
+    text = events(("snapshot", failed), ("end", failed))
+    receiver.answers += [answer(200, failed), answer(200, {"items": [failed]}), stream(text)]
+    for command in ("status", "dead-letters", "watch"):
+        args = [] if command == "dead-letters" else [TASK_ID]
+        done = cli(command, *args, "--url", receiver.url)
+        assert "[red]x" in done.output
+        assert not any(char in done.output for char in "\x1b\x07\x9b\r")
+
+
+@pytest.mark.parametrize(("command", "code", "status"), [("cancel", 202, "canceling"), ("redrive", 202, "queued")])
+def test_cancel_and_redrive_print_the_new_status(
+    cli: Cli, receiver: Receiver, command: str, code: int, status: str
+) -> None:
+    receiver.answers += [answer(code, {**TASK, "status": status}), problem(409, "not-now", "it is succeeded")]
+    done = cli(command, TASK_ID, "--url", receiver.url)
+    refused = cli(command, TASK_ID, "--url", receiver.url)
+
+    assert (done.exit_code, done.stdout) == (0, f"{status}\n")
+    assert (refused.exit_code, refused.stderr) == (3, "taskgate: refused: it is succeeded (409 not-now)\n")
+    assert receiver.requests[0].path == f"/tasks/{TASK_ID}/{command}"
+
+
+def test_watch_without_a_terminal_prints_a_line_for_each_change_worth_one(cli: Cli, receiver: Receiver) -> None:
+    near = {**HALF, "current": 5.1, "percent": 51}
+    text = events(
+        ("snapshot", TASK),
+        ("status", {"status": "running", "attempt": 1}),
+        ("progress", HALF),
+        ("progress", near),
+        ("progress", {**HALF, "stage": "writing"}),
+        ("custom", {"name": "mine"}),
+        ("end", SUCCEEDED),
+    )
+    receiver.answers.append(stream(text))
+    done = cli("watch", TASK_ID, "--url", receiver.url)
+
+    head = f"{TASK_ID}  demo.echo  "
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        f"{head}queued",
+        f"{head}running",
+        f"{head} 50 %  running · 5/10 files · reading · os.py",
+        f"{head} 50 %  running · 5/10 files · writing · os.py",
+        f"{head}succeeded",
+    ]
+
+
+def test_watch_shows_several_tasks_and_fails_if_one_did(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers += [stream(SUCCESS), stream(SUCCESS)]
+    assert cli("watch", TASK_ID, OTHER_ID, "--url", receiver.url).exit_code == 0
+
+    receiver.answers += [stream(FAILURE), stream(SUCCESS)]
+    assert cli("watch", TASK_ID, OTHER_ID, "--url", receiver.url).exit_code == 1
+    assert {request.path for request in receiver.requests} == {f"/tasks/{one}/events" for one in (TASK_ID, OTHER_ID)}
+
+
+def test_watch_as_json_is_one_event_a_line(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers.append(stream(SUCCESS))
+    done = cli("watch", TASK_ID, "--json", "--url", receiver.url)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["event"] for line in lines] == ["snapshot", "progress", "status", "end"]
+    assert lines[1] == {"task_id": TASK_ID, "id": "2-0", "event": "progress", "data": HALF}
+
+
+def test_watch_of_an_unknown_task_is_refused(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers.append(problem(404, "not-found", "There is no such task."))
+    done = cli("watch", TASK_ID, "--url", receiver.url)
+    assert (done.exit_code, done.stderr) == (3, "taskgate: refused: There is no such task. (404 not-found)\n")
+
+
+def test_watch_draws_bars_on_a_terminal(receiver: Receiver) -> None:
+    receiver.answers.append(stream(SUCCESS))
+    code, shown = on_a_terminal("watch", TASK_ID, "--url", receiver.url)
+    assert code == 0
+    assert "demo.echo 456789ab ━━━━━━━━━━━━━━━━━━━━━━━━ 100 %" in shown
+    assert "succeeded" in shown
+
+
+def on_a_terminal(*args: str) -> tuple[int, str]:
+    """Exit code and what a terminal of 160 columns was sent, without its colours."""
+    ours, theirs = pty.openpty()
+    env = {"PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "160", "NO_COLOR": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "taskgate", *args], stdin=theirs, stdout=theirs, stderr=theirs, env=env
+    )
+    os.close(theirs)
+    shown = b""
+    with process:
+        while chunk := _read(ours):
+            shown += chunk
+    os.close(ours)
+    return process.returncode, shown.decode()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # EIO: the last process that had it open is gone
+        return b""
+
+
+def test_workers_shows_each_pool(cli: Cli, receiver: Receiver) -> None:
+    children = [{"pid": 1, "kind": "sync", "state": "busy", "tasks": [TASK_ID]}, {"pid": 2, "tasks": []}]
+    worker = {"id": "host-1-a", "state": "ready", "children": children, "wanted_children": 3, "guard": "ok"}
+    silent = {"id": "host-2-b", "state": "ready", "alive": False, "guard": "ok", "queues": ["a", "b"]}
+    receiver.answers.append(answer(200, {"items": [worker, silent]}))
+    lines = cli("workers", "--url", receiver.url).stdout.splitlines()
+
+    assert [line.split() for line in lines[1:]] == [
+        ["host-1-a", "ready", "2/3", "1", "ok", "-"],
+        ["host-2-b", "silent", "0/?", "0", "ok", "a,b"],
+    ]
+
+
+def test_dead_letters_shows_why_each_failed(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers += [answer(200, {"items": [FAILED]})] * 2
+    shown = cli("dead-letters", "--queue", "mail", "--limit", "5", "--url", receiver.url)
+    raw = cli("dead-letters", "--json", "--url", receiver.url)
+
+    assert receiver.requests[0].path == "/dead-letters?queue=mail&limit=5"
+    assert shown.stdout.splitlines()[1].split() == [TASK_ID, "demo.echo", "3/3", "-", "exception:", "boom"]
+    assert json.loads(raw.stdout) == [FAILED]
+
+
+@pytest.mark.parametrize("command", ["up", "gateway", "worker", "submit", "watch", "status", "cancel", "redrive"])
+def test_every_command_explains_itself_with_examples(cli: Cli, command: str) -> None:
+    done = cli(command, "--help")
+    assert done.exit_code == 0
+    assert f"taskgate {command}" in done.stdout.partition("Examples:")[2]
+
+
+def test_the_exit_codes_are_documented(cli: Cli) -> None:
+    text = " ".join(cli("--help").stdout.split())
+    assert "Exit codes: 0 done" in text
+    assert "3 the service cannot be reached" in text

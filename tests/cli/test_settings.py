@@ -1,0 +1,91 @@
+"""Settings as options, and what `taskgate settings` says of them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from taskgate.settings import Settings
+from tests.cli.conftest import Cli
+
+
+@pytest.mark.parametrize("command", ["up", "gateway", "worker", "settings", "doctor"])
+def test_every_setting_is_an_option(cli: Cli, command: str) -> None:
+    shown = cli(command, "--help").output
+    missing = [name for name in Settings.model_fields if f"--{name.replace('_', '-')}" not in shown]
+    assert missing == []
+
+
+@pytest.mark.parametrize("command", ["up", "gateway", "worker", "settings", "doctor"])
+def test_each_wrong_setting_is_one_line_and_nothing_starts(cli: Cli, command: str) -> None:
+    done = cli(command, "--port", "99999", "--queue-limit-tasks=-1", env={"TASKGATE_LEASE_S": "soon"})
+
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert [line.split(": ")[:2] for line in sorted(done.stderr.splitlines())] == [
+        ["taskgate", "--port"],
+        ["taskgate", "--queue-limit-tasks"],
+        ["taskgate", "TASKGATE_LEASE_S"],
+    ]
+
+
+def test_an_unknown_variable_is_named_with_the_nearest_setting(cli: Cli) -> None:
+    done = cli("settings", env={"TASKGATE_LEASES_S": "3"})
+
+    assert done.exit_code == 2
+    assert done.stderr == "taskgate: TASKGATE_LEASES_S: no such setting; did you mean TASKGATE_LEASE_S?\n"
+
+
+def test_options_win_over_the_environment_and_each_source_is_shown(cli: Cli) -> None:
+    done = cli("settings", "--json", "--port", "1234", env={"TASKGATE_PORT": "99", "TASKGATE_QUEUES": "a, b"})
+
+    found = json.loads(done.stdout)
+    assert found.keys() == Settings.model_fields.keys()
+    assert (found["port"]["value"], found["port"]["source"]) == ("1234", "option")
+    assert (found["queues"]["value"], found["queues"]["source"]) == ("a,b", "environment")
+    assert (found["lease_s"]["value"], found["lease_s"]["source"]) == ("6.0", "default")
+    assert all(one["description"] for one in found.values())
+
+
+def test_a_switch_is_a_flag(cli: Cli) -> None:
+    found = json.loads(cli("settings", "--json", "--insecure", "--host", "0.0.0.0").stdout)
+    assert found["insecure"]["value"] == "true"
+
+
+@pytest.mark.parametrize(
+    "form", [["settings"], ["settings", "--json"], ["settings", "--port=x"], ["worker", "--port=x"]]
+)
+def test_secrets_are_never_shown(cli: Cli, form: list[str]) -> None:
+    secrets = {"TASKGATE_API_KEY": "s3cret-key", "TASKGATE_REDIS_URL": "redis://me:s3cret-pass@db:6379/0"}
+    done = cli(*form, env=secrets)
+
+    assert "s3cret" not in done.output
+    assert ("********" in done.stdout) == (done.exit_code == 0)
+
+
+@pytest.mark.parametrize("command", ["gateway", "worker"])
+def test_parts_that_need_a_redis_say_so(cli: Cli, command: str) -> None:
+    done = cli(command)
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith("taskgate: --redis-url: needed here")
+
+
+def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
+    """In a fresh interpreter: what this one has imported proves nothing."""
+    heavy = ["pydantic", "httpx", "redis", "msgspec", "structlog", "fastapi", "uvicorn", "app", "workers"]
+    probe = (
+        "import sys, taskgate.cli\n"
+        "sys.argv = ['taskgate', '--help']\n"
+        "try:\n    taskgate.cli.main()\n"
+        f"except SystemExit: print('LOADED', *sorted(set(sys.modules) & set({heavy!r})))"
+    )
+    shown = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "LOADED"
+    assert "dead-letters" in shown
+
+
+def test_python_m_taskgate_is_the_command_line() -> None:
+    done = subprocess.run([sys.executable, "-m", "taskgate", "settings"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("SETTING ")
