@@ -50,6 +50,9 @@ class Group(Generic[T, R]):
                 await self._send(self._take())
         finally:
             self._runner = None
+            for _, future in self._waiting:  # only when this task is cancelled: nobody would send them
+                future.cancel()
+            self._waiting.clear()
 
     def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
         group: list[tuple[T, asyncio.Future[R]]] = []
@@ -64,6 +67,8 @@ class Group(Generic[T, R]):
     async def _send(self, group: list[tuple[T, asyncio.Future[R]]]) -> None:
         try:
             results = await self._call([item for item, _ in group])
+            if len(results) != len(group):
+                raise AssertionError(f"{len(results)} results for {len(group)} items")
         except BaseException as error:
             for _, future in group:
                 if not future.done():

@@ -25,6 +25,11 @@ def wake(partition: int, queue: str, task_type: str) -> str:
     return f"{prefix(partition)}wake:{queue}:{task_type}"
 
 
+def nudge(partition: int, worker_id: str) -> str:
+    """List by which a supervisor ends its own blocking pop early."""
+    return f"{prefix(partition)}nudge:{worker_id}"
+
+
 def beats(partition: int) -> str:
     return f"{prefix(partition)}beats"
 

@@ -51,11 +51,11 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.SCHEDULED: frozenset({Status.QUEUED, Status.CANCELED, Status.EXPIRED}),
     Status.QUEUED: frozenset({Status.RUNNING, Status.CANCELED, Status.EXPIRED}),
     Status.RUNNING: frozenset({Status.SUCCEEDED, Status.FAILED, Status.RETRYING, Status.QUEUED, Status.CANCELING}),
-    Status.RETRYING: frozenset({Status.QUEUED, Status.CANCELED}),
+    Status.RETRYING: frozenset({Status.QUEUED, Status.CANCELED, Status.EXPIRED}),
     Status.CANCELING: frozenset({Status.CANCELED, Status.SUCCEEDED}),
     Status.SUCCEEDED: frozenset(),
     Status.FAILED: frozenset({Status.QUEUED}),
     Status.CANCELED: frozenset(),
     Status.EXPIRED: frozenset(),
 }
-"""`failed -> queued` is a redrive; every other final state is for ever."""
+"""`failed -> queued` is a redrive; every other final state is for ever. `retrying -> expired`: put back unstarted."""

@@ -305,12 +305,12 @@ class Store:
     async def dead_letters(self, queue: str, *, limit: int = 50, before_ms: int | None = None) -> list[str]:
         """Ids of dead letters of a queue that failed before `before_ms`, newest first."""
         top = "+inf" if before_ms is None else f"({before_ms}"
-        found: list[str] = []
+        found: list[tuple[float, str]] = []
         for partition in self.partitions:
             key = f"{keys.prefix(partition)}dead:{queue}"
-            reply = await self._command("ZREVRANGEBYSCORE", key, top, "-inf", "LIMIT", 0, limit)
-            found += [task_id.decode() for task_id in reply]
-        return sorted(found, reverse=True)[:limit]
+            reply = await self._command("ZREVRANGEBYSCORE", key, top, "-inf", "WITHSCORES", "LIMIT", 0, limit)
+            found += [(float(failed_ms), task_id.decode()) for task_id, failed_ms in _pairs(reply)]
+        return [task_id for _, task_id in sorted(found, reverse=True)[:limit]]
 
     async def usage(self, partition: int) -> dict[str, float]:
         """What waits and runs: `waiting:queue:<q>`, `bytes:queue:<q>`, the same per tenant, `running:queue:<q>`, …"""
@@ -361,20 +361,20 @@ class Store:
             return None
         return {_text(name): _text(value) for name, value in reply.items()}
 
-    async def wait_for_work(self, marks: Sequence[tuple[int, Served]], *, timeout_s: float) -> bool:
-        """Block until one of the wake markers appears; take it. False after `timeout_s`.
+    async def wait_for_work(self, marks: Sequence[tuple[int, Served]], *, worker_id: str, timeout_s: float) -> bool:
+        """Block until one of the wake markers appears, and take it. False on a nudge or after `timeout_s`.
 
         The client's socket timeout must lie above `timeout_s`.
         """
+        nudge = keys.nudge(0, worker_id)
         names = [keys.wake(partition, served.queue, served.type) for partition, served in marks]
-        return await self._command("BLPOP", *names, timeout_s) is not None
+        popped = await self._command("BLPOP", nudge, *names, timeout_s)
+        return popped is not None and popped[0] != nudge.encode()
 
-    async def client_id(self) -> int:
-        return int(await self._command("CLIENT", "ID"))
-
-    async def unblock(self, client_id: int) -> None:
-        """End another connection's `wait_for_work` early."""
-        await self._command("CLIENT", "UNBLOCK", client_id)
+    async def nudge(self, worker_id: str) -> None:
+        """End this supervisor's `wait_for_work`: it should wait for other markers."""
+        await self._command("RPUSH", keys.nudge(0, worker_id), 1)
+        await self._command("PEXPIRE", keys.nudge(0, worker_id), 60_000)
 
     async def notify(self, channel: str, message: str) -> None:
         await self._command("PUBLISH", channel, message)
@@ -413,8 +413,11 @@ def _text(value: str | bytes | None) -> str:
 
 
 def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
+    """Pairs, whether the client gives them as a dict, nested or flat: that depends on its version and protocol."""
     if isinstance(reply, dict):
         return list(reply.items())
+    if reply and isinstance(reply[0], list | tuple):
+        return [(first, second) for first, second in reply]
     return list(zip(reply[::2], reply[1::2], strict=True))
 
 
@@ -464,5 +467,5 @@ def _record(reply: list[Any], *, with_result: bool) -> TaskRecord:
 
 def _event(entry: Any) -> Event:
     event_id, fields = entry
-    values = dict(zip(fields[::2], fields[1::2], strict=True))
+    values = dict(_pairs(fields))
     return Event(event_id.decode(), values[b"event"].decode(), int(values[b"seq"]), values[b"data"])

@@ -11,8 +11,9 @@ local served = cmsgpack.unpack(ARGV[6]) -- list   of {queue, type, kind}
 local beats_key = prefix .. "beats"
 local worker_key = prefix .. "worker:" .. worker
 
-local counter = (tonumber(string.match(redis.call("HGET", beats_key, worker) or "", "^%d+")) or 0) + 1
-redis.call("HSET", beats_key, worker, counter .. ":" .. lease_ms)
+-- It starts at the time, so that a supervisor that was reaped and comes back never repeats a value somebody watches.
+local counter = (tonumber(string.match(redis.call("HGET", beats_key, worker) or "", "^%d+")) or now) + 1
+redis.call("HSET", beats_key, worker, string.format("%d:%d", counter, lease_ms))
 redis.call("HSET", worker_key, "info", info, "beat", now)
 redis.call("PEXPIRE", worker_key, math.max(60000, lease_ms * 10))
 

@@ -14,24 +14,29 @@ if redis.call("HEXISTS", prefix .. "beats", worker) == 0 then
     return { "no_worker" }
 end
 
+local EXPIRED_A_CALL = 128 -- the rest is for the next call: no script may run long
 local free = { sync = free_sync, async = free_async }
-local taken, bytes_taken = {}, 0
+local taken, bytes_taken, expired = {}, 0, 0
 local held_key = prefix .. "held:" .. worker
 
 local function start(id)
     local key = prefix .. "task:" .. id
     local f = redis.call("HMGET", key, "status", "version", "attempt", "epoch", "place", "bytes", "created", "deadline",
-        "spec", "payload", "checkpoint", "started")
+        "spec", "payload", "checkpoint", "met")
     local attempt, epoch, version, deadline = tonumber(f[3]), tonumber(f[4]) + 1, tonumber(f[2]) + 1, tonumber(f[8])
     tally_waiting(f[5], tonumber(f[6]), -1)
     if deadline then
         clear_due(id)
         if not f[12] and now >= deadline then
             finish_record(id, f[5], "expired", retention_ms, version, attempt, "")
+            expired = expired + 1
             return false
         end
     end
     attempt = attempt + 1
+    if epoch > 1 then
+        redis.call("HDEL", key, "progress", "effort") -- of the attempt before
+    end
     redis.call("HSET", key, "status", "running", "version", version, "attempt", attempt, "epoch", epoch,
         "worker", worker, "started", now, "lease", lease_ms, "health", "")
     redis.call("SET", key .. ":alive", 1, "PX", lease_ms)
@@ -68,6 +73,21 @@ local function next_lane(lanes)
     return best
 end
 
+-- New lanes start at the minimum of those that compete with them.
+local function seat(lanes)
+    local least = {}
+    for _, lane in ipairs(lanes) do
+        if lane.before ~= NEW then
+            least[lane.kind] = math.min(lane.before, least[lane.kind] or math.huge)
+        end
+    end
+    for _, lane in ipairs(lanes) do
+        if lane.before == NEW then
+            lane.time = least[lane.kind] or 0
+        end
+    end
+end
+
 local function claim_from(queue, kinds)
     local lanes_key = prefix .. "lanes:" .. queue
     local order = redis.call("ZRANGE", lanes_key, 0, -1, "WITHSCORES")
@@ -77,20 +97,24 @@ local function claim_from(queue, kinds)
             lanes[#lanes + 1] = {
                 type = order[i],
                 kind = kinds[order[i]],
+                before = tonumber(order[i + 1]),
                 time = tonumber(order[i + 1]),
                 key = prefix .. "lane:" .. queue .. ":" .. order[i],
             }
         end
     end
+    seat(lanes)
     local before = #taken
     local lane = next_lane(lanes)
-    while lane and (bytes_taken < max_bytes) do
+    while lane and bytes_taken < max_bytes and expired < EXPIRED_A_CALL do
         take(queue, lane)
         lane = next_lane(lanes)
     end
     for _, each in ipairs(lanes) do
         if not each.empty then
-            redis.call("ZADD", lanes_key, "XX", each.time, each.type)
+            if each.time ~= each.before then
+                redis.call("ZADD", lanes_key, each.time, each.type)
+            end
             wake(queue, each.type)
         end
     end

@@ -48,7 +48,7 @@ local function finish(item)
     release(id, worker)
     tally_running(task.place, -1)
     if WAITING[status] then
-        requeue(id, task, task.attempt, delay_ms, more)
+        requeue(id, task, task.attempt, delay_ms, true, more)
     else
         redis.call("HSET", key, "health", "")
         local kept = status == "failed" and dead_retention_ms or retention_ms

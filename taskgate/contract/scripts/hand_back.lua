@@ -19,14 +19,7 @@ local function hand_back(item)
         finish_record(id, task.place, "canceled", retention_ms, task.version, task.attempt, more)
         return { "ok", "canceled" }
     end
-    local deadline = tonumber(redis.call("HGET", key, "deadline"))
-    if not ran and task.attempt == 1 then
-        redis.call("HDEL", key, "started")
-        if deadline and delay_ms == 0 then
-            set_due(id, deadline)
-        end
-    end
-    requeue(id, task, counted and task.attempt or task.attempt - 1, delay_ms, more)
+    requeue(id, task, counted and task.attempt or task.attempt - 1, delay_ms, ran, more)
     return { "ok", delay_ms > 0 and "retrying" or "queued" }
 end
 

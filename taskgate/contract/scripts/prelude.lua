@@ -12,6 +12,7 @@ local EVENTS_KEPT = 500
 local IDEMPOTENCY_MS = 86400000
 local BELT_MS = 86400000 -- trim deletes at the purge time; the TTL is the belt behind it
 local RETRY_CAP_MS = 60000
+local NEW = -1 -- virtual time of a lane that no claim has seen yet
 local WAITING = { scheduled = true, queued = true, retrying = true }
 local HELD = { running = true, canceling = true }
 
@@ -25,8 +26,8 @@ end
 -- Write what was tallied. A script that changes counts ends with it.
 local function settle()
     for field, by in pairs(tallies) do
-        if by ~= 0 then
-            redis.call("HINCRBY", usage_key, field, by)
+        if by ~= 0 and redis.call("HINCRBY", usage_key, field, by) == 0 then
+            redis.call("HDEL", usage_key, field) -- tenants come and go; their counters must not stay
         end
     end
 end
@@ -63,14 +64,15 @@ end
 
 local joined = {}
 
--- A newcomer to a fair order enters at its minimum: no credit for having been away.
-local function join(key, member)
+-- A newcomer to a fair order enters at its minimum: no credit for having been away. For a tenant that is known here;
+-- a lane stays NEW until a claim that serves it: lanes that nobody serves any more would hold the minimum down.
+local function join(key, member, at)
     local entry = key .. " " .. member
     if not joined[entry] then
         joined[entry] = true
         if not redis.call("ZSCORE", key, member) then
-            local first = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
-            redis.call("ZADD", key, first[2] or 0, member)
+            local first = not at and redis.call("ZRANGE", key, 0, 0, "WITHSCORES")[2]
+            redis.call("ZADD", key, at or first or 0, member)
         end
     end
 end
@@ -78,7 +80,7 @@ end
 local function enqueue(id, place, score)
     local queue, task_type, tenant = place_parts(place)
     redis.call("ZADD", prefix .. "ready:" .. place, score, id)
-    join(prefix .. "lanes:" .. queue, task_type)
+    join(prefix .. "lanes:" .. queue, task_type, NEW)
     join(prefix .. "lane:" .. queue .. ":" .. task_type, tenant)
     wake(queue, task_type)
 end
@@ -199,17 +201,27 @@ local function held_by(id, worker, epoch)
     }
 end
 
--- running -> queued | retrying, with its old score.
-local function requeue(id, task, attempt, delay_ms, more)
+-- running -> queued | retrying, with its old score. `met`: it has been started, so its start deadline is met.
+local function requeue(id, task, attempt, delay_ms, met, more)
     local key = prefix .. "task:" .. id
     local status = delay_ms > 0 and "retrying" or "queued"
     redis.call("HSET", key, "status", status, "version", task.version, "attempt", attempt, "worker", "", "health", "")
+    local deadline
+    if met then
+        redis.call("HSET", key, "met", 1)
+    elseif redis.call("HEXISTS", key, "met") == 0 then
+        redis.call("HDEL", key, "started")
+        deadline = tonumber(redis.call("HGET", key, "deadline"))
+    end
     tally_waiting(task.place, task.bytes, 1)
     if delay_ms > 0 then
         redis.call("HSET", key, "due", now + delay_ms)
-        set_due(id, now + delay_ms)
+        set_due(id, math.min(now + delay_ms, deadline or math.huge))
     else
         enqueue(id, task.place, task.score)
+        if deadline then
+            set_due(id, deadline)
+        end
     end
     tell_status(id, task.version, status, attempt, more)
 end

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Do what is due: scheduled | retrying -> queued; scheduled | queued -> expired past the deadline.
+-- Do what is due: scheduled | retrying -> queued; scheduled | queued | retrying -> expired past the deadline of a task
+-- that was never started.
 -- Replies {now, done, next_due}; next_due is 0 when nothing is left.
 local limit = tonumber(ARGV[2]) -- int    tasks a call
 local retention_ms = tonumber(ARGV[3]) -- int
@@ -8,7 +9,7 @@ local function promote(id)
     local key = prefix .. "task:" .. id
     clear_due(id)
     local f = redis.call("HMGET", key, "status", "place", "score", "version", "attempt", "deadline", "bytes",
-        "started")
+        "met")
     local status, place, attempt, deadline = f[1], f[2], tonumber(f[5]), tonumber(f[6])
     local version = (tonumber(f[4]) or 0) + 1
     if not WAITING[status] then
@@ -27,7 +28,11 @@ local function promote(id)
             set_due(id, deadline)
         end
         enqueue(id, place, f[3])
-        redis.call("PUBLISH", prefix .. "changes:" .. id, version)
+        if status == "retrying" then -- the stream begins at the first claim
+            tell_status(id, version, "queued", attempt, "")
+        else
+            redis.call("PUBLISH", prefix .. "changes:" .. id, version)
+        end
     end
 end
 

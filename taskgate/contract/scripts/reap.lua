@@ -17,8 +17,14 @@ if seen ~= watched then
     return { "alive" }
 end
 
+-- Read without decoding: what a client may write into `metadata`, which stands behind, breaks cjson.
+local function max_attempts(id)
+    local spec = redis.call("HGET", prefix .. "task:" .. id, "spec")
+    local head = string.match(spec, '^(.-),"metadata":') or spec
+    return tonumber(string.match(head, '"max_attempts":(%d+)')) or 3 -- models.TaskSpec omits its default
+end
+
 local function lost(id, task)
-    local spec = cjson.decode(redis.call("HGET", prefix .. "task:" .. id, "spec"))
     local error = cjson.encode({
         kind = "lost",
         message = "the supervisor that ran attempt " .. task.attempt .. " is gone",
@@ -29,10 +35,10 @@ local function lost(id, task)
     local more = ',"error":' .. error
     if task.status == "canceling" then
         finish_record(id, task.place, "canceled", retention_ms, task.version, task.attempt, more)
-    elseif task.attempt >= (spec.max_attempts or 3) then -- 3: models.TaskSpec omits its default
+    elseif task.attempt >= max_attempts(id) then
         finish_record(id, task.place, "failed", dead_retention_ms, task.version, task.attempt, more)
     else
-        requeue(id, task, task.attempt, 0, more)
+        requeue(id, task, task.attempt, 0, true, more)
     end
 end
 
@@ -40,9 +46,9 @@ local reaped = 0
 for _, id in ipairs(redis.call("SRANDMEMBER", held_key, limit)) do
     local epoch = tonumber(redis.call("HGET", prefix .. "task:" .. id, "epoch")) or 0
     local refused, task = held_by(id, worker, epoch)
-    release(id, worker)
+    redis.call("SREM", held_key, id)
     if not refused then
-        redis.call("HSET", prefix .. "task:" .. id, "done", worker .. ":" .. epoch)
+        release(id, worker)
         tally_running(task.place, -1)
         lost(id, task)
         reaped = reaped + 1

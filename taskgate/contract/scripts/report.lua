@@ -11,11 +11,11 @@ local function report(item)
     if refused then
         return refused
     end
-    local mark = epoch .. ":" .. number
-    if redis.call("HGET", key, "reported") == mark then
+    local seen_epoch, seen = string.match(redis.call("HGET", key, "reported") or "", "^(%d+):(%d+)$")
+    if tonumber(seen_epoch) == epoch and number <= tonumber(seen) then
         return "done"
     end
-    local fields = { "version", task.version, "reported", mark }
+    local fields = { "version", task.version, "reported", epoch .. ":" .. number }
     local function set(name, value)
         if value ~= "" then
             fields[#fields + 1], fields[#fields + 2] = name, value
