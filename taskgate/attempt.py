@@ -1,0 +1,209 @@
+"""What a handler is given beside its payload, and what it may raise.
+
+Exception
+├── Retry        run the task again
+└── Fail         the task has failed for good
+BaseException
+└── Stopped      the attempt is to end now; clean up and let it pass
+    ├── Canceled     somebody cancelled the task
+    ├── TimedOut     `timeout_s` is over
+    └── Drained      the worker stops; the task is queued again, uncounted
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from taskgate.contract.ids import is_name, new_task_id
+
+MAX_SUBMITTED = 100
+MAX_EVENT_BYTES = 16 * 1024
+MAX_CHECKPOINT_BYTES = 256 * 1024
+MAX_PAYLOAD_BYTES = 1024 * 1024
+
+
+class Retry(Exception):
+    """Run the task again, `after_s` from now; without it, after the backoff of its type."""
+
+    def __init__(self, after_s: float | None = None, reason: str = "") -> None:
+        if after_s is not None and not 0 <= after_s <= 366 * 86_400:
+            raise ValueError(f"after_s must lie between 0 and a year, not {after_s!r}")
+        super().__init__(reason or "the handler asked for a retry")
+        self.after_s = after_s
+
+
+class Fail(Exception):
+    """The task has failed for good; `reason` is what clients read."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
+class Stopped(BaseException):
+    """The attempt is to end now. A sync handler sees it raised, an async one is cancelled."""
+
+
+class Canceled(Stopped):
+    pass
+
+
+class TimedOut(Stopped):
+    pass
+
+
+class Drained(Stopped):
+    pass
+
+
+class SubmittedTask(NamedTuple):
+    """A task that goes in together with the end of the attempt. None: as its type says."""
+
+    id: str
+    type: str
+    payload: bytes
+    """JSON."""
+    queue: str | None
+    priority: int
+    delay_s: float
+    deadline_s: float | None
+    timeout_s: float | None
+    max_attempts: int | None
+    metadata: Mapping[str, Any] | None
+
+
+class Attempt(ABC):
+    """One run of a task: who it is, how long it has, and the ways to speak while it runs.
+
+    Reporting is safe from any thread until the handler returns, and does nothing after that.
+    """
+
+    def __init__(
+        self,
+        *,
+        task_id: str,
+        task_type: str,
+        number: int,
+        metadata: Mapping[str, Any] | None = None,
+        resume_from: Any = None,
+    ) -> None:
+        self.id = task_id
+        self.type = task_type
+        self.number = number
+        """1 for the first."""
+        self.metadata: Mapping[str, Any] = metadata or {}
+        self.resume_from = resume_from
+        """What the last `checkpoint` of an earlier attempt wrote; None when there was none."""
+        self.submitted: list[SubmittedTask] = []
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same in every attempt of the task: give it to whatever has effects outside."""
+        return self.id
+
+    @property
+    @abstractmethod
+    def remaining_s(self) -> float:
+        """Seconds until the timeout, never below 0: give it to your I/O."""
+
+    @property
+    @abstractmethod
+    def cancel_requested(self) -> bool:
+        """Whether the attempt is to end: cancel, timeout or drain."""
+
+    @abstractmethod
+    def progress(
+        self, current: float, total: float | None = None, *, unit: str = "", stage: str = "", message: str = ""
+    ) -> None:
+        """Show how far it is; under a microsecond, so call it as often as you like.
+
+        Shown are at most 24 bytes of `unit`, 64 of `stage` and 200 of `message`.
+        """
+
+    @abstractmethod
+    def emit(self, name: str, data: Mapping[str, Any] | None = None) -> None:
+        """Put an event of your own into the task's stream.
+
+        Raises:
+            ValueError: `name` is no name, or `data` is not JSON or over 16 KiB.
+        """
+
+    @abstractmethod
+    def checkpoint(self, data: Any) -> None:
+        """Leave `data` for the next attempt to resume from, if there is one.
+
+        Raises:
+            ValueError: not JSON, or over 256 KiB.
+        """
+
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """While inside, the task is shown as waiting for `text` instead of stalled."""
+        self._waits(text)
+        try:
+            yield
+        finally:
+            self._waits("")
+
+    @abstractmethod
+    def _waits(self, text: str) -> None:
+        """`text` "": not any more."""
+
+    def submit(
+        self,
+        task_type: str,
+        payload: Any = None,
+        *,
+        queue: str | None = None,
+        priority: int = 5,
+        delay_s: float = 0,
+        deadline_s: float | None = None,
+        timeout_s: float | None = None,
+        max_attempts: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Submit a task together with the success of this attempt; the id is known at once.
+
+        Raises:
+            ValueError: the 101st, or an option out of range.
+        """
+        if len(self.submitted) >= MAX_SUBMITTED:
+            raise ValueError(f"an attempt submits at most {MAX_SUBMITTED} tasks")
+        if not is_name(task_type) or (queue is not None and not is_name(queue)):
+            raise ValueError("type and queue are names: 1 to 64 of A-Z a-z 0-9 . _ -")
+        if not 0 <= priority <= 9 or not 0 <= delay_s < float("inf"):
+            raise ValueError("priority lies between 0 and 9, delay_s is not negative")
+        if any(value is not None and not 0 < value < float("inf") for value in (deadline_s, timeout_s, max_attempts)):
+            raise ValueError("deadline_s, timeout_s and max_attempts are positive")
+        raw = json_bytes(payload, limit=MAX_PAYLOAD_BYTES)
+        # The parent's byte: one script ends the parent and accepts these, so they must lie in its partition.
+        task_id = new_task_id(partition_byte=int(self.id[-2:], 16))
+        self.submitted.append(
+            SubmittedTask(
+                task_id, task_type, raw, queue, priority, delay_s, deadline_s, timeout_s, max_attempts, metadata
+            )
+        )
+        return task_id
+
+    @cached_property
+    def log(self) -> Any:
+        """A structlog logger that knows the task."""
+        import structlog
+
+        return structlog.get_logger().bind(task_id=self.id, task_type=self.type, attempt=self.number)
+
+
+def json_bytes(value: Any, *, limit: int) -> bytes:
+    """`value` as strict JSON; pydantic models, dataclasses and times included.
+
+    Raises:
+        ValueError: it is none (NaN, unknown types, too deep, lone surrogates), or longer than `limit` bytes.
+    """
+    from pydantic_core import from_json, to_json
+
+    raw = to_json(value, inf_nan_mode="constants")
+    if len(raw) > limit:
+        raise ValueError(f"{len(raw)} bytes of JSON, at most {limit} are allowed")
+    from_json(raw, allow_inf_nan=False)
+    return raw

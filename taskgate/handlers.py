@@ -1,0 +1,318 @@
+"""Task types: the `@handler` decorator, what its annotations mean, and the registry of what was loaded."""
+
+import hashlib
+import importlib
+import inspect
+import json
+import math
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
+
+from taskgate.attempt import Attempt
+from taskgate.contract.ids import is_name
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from taskgate.contract.models import TypeInfo
+
+F = TypeVar("F", bound=Callable[..., Any])
+_ANY_JSON = object()
+
+
+class HandlerError(Exception):
+    """A module with handlers cannot be used; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    timeout_s: float = 3600
+    max_attempts: int = 3
+    retry_base_s: float = 1
+    retry_max_s: float = 300
+    retry_on: tuple[type[BaseException], ...] = (BaseException,)
+    queue: str = "default"
+    memory_limit_mb: int | None = None
+    fresh_process: bool = False
+
+
+class Handler:
+    """A task type: its function, options, and what goes in and out."""
+
+    def __init__(self, task_type: str, function: Callable[..., Any], options: Options) -> None:
+        self.type = task_type
+        self.function = function
+        self.options = options
+        self.kind: Literal["sync", "async"] = "async" if inspect.iscoroutinefunction(function) else "sync"
+        self.takes_payload, self.takes_attempt = _parameters(function)
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        """Where it is defined: a module imported twice defines the same handler, not a second one."""
+        return self.function.__code__.co_filename, self.function.__qualname__
+
+    def call(self, payload: Any, attempt: Attempt) -> Any:
+        """Run the function; a coroutine when it is async."""
+        if self.takes_payload:
+            return self.function(payload, attempt) if self.takes_attempt else self.function(payload)
+        return self.function(attempt) if self.takes_attempt else self.function()
+
+    def read(self, payload: bytes) -> Any:
+        """The validated payload.
+
+        Raises:
+            pydantic.ValidationError, ValueError: it does not fit.
+        """
+        if self._payload_adapter is None:
+            from pydantic_core import from_json
+
+            return from_json(payload, allow_inf_nan=False)
+        from pydantic import ValidationError
+
+        try:
+            return self._payload_adapter.validate_json(payload, strict=True)
+        except ValidationError as error:
+            if not all(_is_whole_float(one) for one in error.errors(include_url=False, include_context=False)):
+                raise
+            return self._payload_adapter.validate_json(payload)
+
+    def dump(self, result: Any) -> bytes:
+        """The result as strict JSON, checked against the return annotation.
+
+        Raises:
+            pydantic.ValidationError, ValueError: it does not fit, or is no JSON.
+        """
+        if result is None and self._result_adapter is None:
+            return b"null"
+        from pydantic_core import from_json, to_json
+
+        if self._result_adapter is None:
+            raw = to_json(result, inf_nan_mode="constants")
+        else:
+            value = self._result_adapter.validate_python(result)
+            raw = self._result_adapter.dump_json(value)
+            if b"null" in raw:
+                # pydantic writes NaN as null wherever a model says nothing else: that would be a silent loss.
+                plain = self._result_adapter.dump_python(value)
+                from_json(to_json(plain, inf_nan_mode="constants", fallback=lambda _: None), allow_inf_nan=False)
+        from_json(raw, allow_inf_nan=False)
+        return raw
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of the payload."""
+        if self._payload_adapter is None:
+            return {}
+        return self._payload_adapter.json_schema()
+
+    @cached_property
+    def schema_hash(self) -> str:
+        canonical = json.dumps(self.schema, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @cached_property
+    def description(self) -> str:
+        """First paragraph of the docstring."""
+        return (inspect.getdoc(self.function) or "").split("\n\n")[0].replace("\n", " ").strip()
+
+    def info(self) -> "TypeInfo":
+        """What supervisors publish about it."""
+        import msgspec
+
+        from taskgate.contract.models import TypeInfo
+
+        return TypeInfo(
+            type=self.type,
+            schema_hash=self.schema_hash,
+            kind=self.kind,
+            queue=self.options.queue,
+            schema=msgspec.Raw(json.dumps(self.schema).encode()),
+            timeout_s=self.options.timeout_s,
+            max_attempts=self.options.max_attempts,
+            description=self.description,
+            memory_limit_mb=self.options.memory_limit_mb,
+        )
+
+    def prepare(self) -> None:
+        """Resolve annotations and build validators now, not at the first task.
+
+        Raises:
+            HandlerError: an annotation cannot be resolved, or has no JSON schema.
+        """
+        try:
+            _ = self._payload_adapter, self._result_adapter, self.schema_hash
+        except Exception as error:
+            raise HandlerError(
+                f"task type {self.type!r} ({self.function.__module__}.{self.function.__qualname__}): "
+                f"its annotations cannot be used: {type(error).__name__}: {error}"
+            ) from error
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self.function, include_extras=True)
+
+    @cached_property
+    def _payload_adapter(self) -> "TypeAdapter[Any] | None":
+        if not self.takes_payload:
+            return None
+        name = next(iter(inspect.signature(self.function).parameters))
+        return _adapter(self._hints.get(name, _ANY_JSON))
+
+    @cached_property
+    def _result_adapter(self) -> "TypeAdapter[Any] | None":
+        return _adapter(self._hints.get("return", _ANY_JSON))
+
+
+class Handlers(Mapping[str, Handler]):
+    """The task types of this process, and what each of its children does first."""
+
+    def __init__(self, handlers: Iterable[Handler], starts: Iterable[Callable[[], Any]] = ()) -> None:
+        self._by_type: dict[str, Handler] = {}
+        self.starts = list(starts)
+        for one in handlers:
+            other = self._by_type.setdefault(one.type, one)
+            if other is not one:
+                raise HandlerError(
+                    f"task type {one.type!r} is defined twice: in {other.function.__module__}"
+                    f" and in {one.function.__module__}"
+                )
+
+    def __getitem__(self, task_type: str) -> Handler:
+        return self._by_type[task_type]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_type)
+
+    def __len__(self) -> int:
+        return len(self._by_type)
+
+
+_declared: dict[tuple[str, str, str], Handler] = {}
+_starts: dict[tuple[str, str], Callable[[], Any]] = {}
+
+
+def handler(
+    task_type: str,
+    *,
+    timeout_s: float = 3600,
+    max_attempts: int = 3,
+    retry_base_s: float = 1,
+    retry_max_s: float = 300,
+    retry_on: type[BaseException] | tuple[type[BaseException], ...] = BaseException,
+    queue: str = "default",
+    memory_limit_mb: int | None = None,
+    fresh_process: bool = False,
+) -> Callable[[F], F]:
+    """Make a function the handler of a task type; the function itself stays as it is.
+
+    `retry_on`: exceptions after which another attempt is made (default: all). `memory_limit_mb`: what one run may use on top of
+    what its process used before (sync only). `fresh_process`: a process of its own for every run (sync only).
+    """
+    _check(task_type, "task type")
+    _check(queue, "queue")
+    for name, value in {"timeout_s": timeout_s, "retry_base_s": retry_base_s, "retry_max_s": retry_max_s}.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} of {task_type!r} must be a positive number, not {value!r}")
+    if max_attempts < 1:
+        raise ValueError(f"max_attempts of {task_type!r} must be at least 1, not {max_attempts!r}")
+    options = Options(
+        timeout_s=timeout_s,
+        max_attempts=max_attempts,
+        retry_base_s=retry_base_s,
+        retry_max_s=retry_max_s,
+        retry_on=retry_on if isinstance(retry_on, tuple) else (retry_on,),
+        queue=queue,
+        memory_limit_mb=memory_limit_mb,
+        fresh_process=fresh_process,
+    )
+
+    def declare(function: F) -> F:
+        one = Handler(task_type, function, options)
+        if one.kind == "async" and (memory_limit_mb is not None or fresh_process):
+            raise ValueError(f"{task_type!r} is async and shares its process: no memory_limit_mb, no fresh_process")
+        _declared[(*one.origin, task_type)] = one
+        return function
+
+    return declare
+
+
+def child_start(function: F) -> F:
+    """Run `function` once in every child before its first task: pools, models. An async one runs in async children only."""
+    _starts[function.__code__.co_filename, function.__qualname__] = function
+    return function
+
+
+def load(modules: Iterable[str]) -> Handlers:
+    """Import `modules` (of a package, all its modules too) and return what they declare.
+
+    Raises:
+        HandlerError: one cannot be imported (the cause is chained), or does not declare what it should.
+    """
+    for name in modules:
+        module = _imported(name)
+        for found in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
+            _imported(found.name)
+    handlers = Handlers(_declared.values(), _starts.values())
+    for one in handlers.values():
+        one.prepare()
+    return handlers
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise HandlerError(f"handlers: cannot import {name!r}: {type(error).__name__}: {error}") from error
+
+
+def _check(name: str, what: str) -> None:
+    if not is_name(name):
+        raise ValueError(f"{what} {name!r}: names have 1 to 64 of A-Z a-z 0-9 . _ -")
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[bool, bool]:
+    """Whether it takes the payload (first), and the attempt (second, or alone when it is annotated so).
+
+    Raises:
+        TypeError: it cannot be called so.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if not inspect.isfunction(function):
+        raise TypeError(f"a handler is a function, not {name}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"handler {name} yields; it must return its result")
+    parameters = list(inspect.signature(function).parameters.values())
+    positional = [
+        one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    others = [one for one in parameters if one not in positional and one.default is one.empty]
+    if any(one.kind is one.KEYWORD_ONLY for one in others) or len(positional) > 2 and any(
+        one.default is one.empty for one in positional[2:]
+    ):
+        raise TypeError(f"handler {name} takes (payload, attempt), (payload), (attempt: Attempt) or nothing")
+    if len(positional) == 1 and _is_attempt(positional[0].annotation):
+        return False, True
+    return bool(positional), len(positional) > 1
+
+
+def _is_attempt(annotation: Any) -> bool:
+    return annotation is Attempt or (isinstance(annotation, str) and annotation.split(".")[-1] == "Attempt")
+
+
+def _adapter(annotation: Any) -> "TypeAdapter[Any] | None":
+    """None where anything that is JSON fits."""
+    if annotation is _ANY_JSON or annotation is Any:
+        return None
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(annotation)
+
+
+def _is_whole_float(error: Any) -> bool:
+    """JSON schema takes 1.0 for an integer, pydantic's strict mode does not: the door has let it in, so it is one."""
+    given = error["input"]
+    return error["type"] == "int_type" and isinstance(given, float) and given.is_integer()

@@ -1,0 +1,252 @@
+"""A child with an event loop, which runs many async tasks side by side and notes whose step is running."""
+
+import asyncio
+import contextvars
+import inspect
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from taskgate.handlers import Handlers
+from workers import execution, wire
+from workers.attempts import ChildAttempt
+from workers.execution import Outcome
+from workers.hygiene import Hygiene
+from workers.ready import message as ready
+from workers.slot import GC_NS, NOTED, RECEIVED, STEPS, Slot, boot_ns
+
+_IDLE_S = 0.05
+
+log = structlog.get_logger()
+
+
+class Run:
+    """A task in this child, and the asyncio tasks that its handler started."""
+
+    def __init__(self, task: wire.Task, attempt: ChildAttempt) -> None:
+        self.task = task
+        self.attempt = attempt
+        self.main: asyncio.Task[None] | None = None
+        self.started: set[asyncio.Task[Any]] = set()
+        self.cancelable = False
+        """Between the handler's start and its end, and not cancelled yet."""
+
+
+_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("taskgate_run", default=None)
+
+
+class AsyncChild:
+    """Starts every task it receives at once; how many that are is the supervisor's choice."""
+
+    def __init__(
+        self,
+        *,
+        channel: socket.socket,
+        slot: Slot,
+        handlers: Handlers,
+        spec: wire.ChildSpec,
+        arm: Callable[[], None],
+    ) -> None:
+        self._channel = channel
+        self._words = slot.words
+        self._records = slot.records
+        self._handlers = handlers
+        self._result_max_bytes = spec.result_max_bytes
+        self._arm_signals = arm
+        self._runs: dict[int, Run] = {}
+        self._strays: set[asyncio.Task[Any]] = set()
+        self._finishing = False
+        self._check: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        for start in self._handlers.starts:
+            if inspect.iscoroutinefunction(start):
+                self._loop.run_until_complete(start())
+            else:
+                start()
+        self._loop.set_task_factory(self._new_task)
+        self._loop.add_signal_handler(signal.SIGUSR1, self._on_stop)
+        self._loop.add_reader(self._channel, self._receive)
+        self._hygiene = Hygiene(arm=self._arm_signals)
+
+    def run(self) -> None:
+        """Until told to finish, or the supervisor is gone."""
+        self._send(ready(self._handlers))
+        while not self._finishing or self._runs:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                # Out of a callback of some handler; asyncio lets these two through its own guards.
+                log.warning("a callback tried to end the child", error=type(error).__name__)
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                order = wire.receive_order(self._channel, wait=False)
+            except BlockingIOError:
+                return
+            if isinstance(order, wire.Task):
+                self._words[RECEIVED] = order.seq
+                self._begin(order)
+                continue
+            self._finishing = True
+            self._loop.remove_reader(self._channel)
+            if order is None:
+                self._runs.clear()
+            if not self._runs:
+                self._loop.stop()
+            return
+
+    def _begin(self, task: wire.Task) -> None:
+        started_ns = boot_ns()
+        if started_ns >= task.deadline_ns:
+            self._send(wire.Refused(task.seq))
+            return
+        record = self._records[task.record]
+        record.begin(task.seq, started_ns)
+        run = Run(task, ChildAttempt(task, record, started_ns=started_ns, send=self._send))
+        self._runs[task.seq] = run
+        context = contextvars.copy_context()
+        context.run(_run.set, run)
+        steps = Noted(self._work(run, started_ns), self._words, task.seq)
+        run.main = asyncio.Task(steps, loop=self._loop, context=context)
+
+    async def _work(self, run: Run, started_ns: int) -> None:
+        task, attempt = run.task, run.attempt
+        gc_ns = self._words[GC_NS]
+        outcome = await self._outcome(run)
+        # From here a late stop finds nothing to cancel: the end is being sent.
+        self._runs.pop(task.seq, None)
+        self._cancel_strays(run)
+        attempt.close()
+        record = self._records[task.record]
+        shown = record.sample()
+        record.end()
+        self._send(
+            wire.Done(
+                seq=task.seq,
+                outcome=outcome.outcome,
+                result=outcome.result,
+                error=outcome.error,
+                may_retry=outcome.may_retry,
+                retry_after_s=outcome.retry_after_s,
+                progress=shown.progress if shown else None,
+                submitted=attempt.submissions() if outcome.outcome == "succeeded" else [],
+                run_ns=boot_ns() - started_ns,
+                gc_ns=self._words[GC_NS] - gc_ns,
+            )
+        )
+        self._ended(last=task.last)
+
+    async def _outcome(self, run: Run) -> Outcome:
+        task, attempt = run.task, run.attempt
+        try:
+            call = execution.prepare(self._handlers.get(task.type), task.type, task.payload)
+            if isinstance(call, Outcome):
+                return call
+            # Not earlier: a coroutine that is cancelled before its first step never runs, and would never report.
+            run.cancelable = True
+            if (reason := attempt.stop_reason) is not None:
+                return execution.stopped(reason)
+            try:
+                result = await call.handler.call(call.payload, attempt)
+            except BaseException as error:  # noqa: BLE001 — also SystemExit, KeyboardInterrupt: they end this task only
+                return execution.failed(call.handler, error, attempt.stop_reason)
+            return execution.succeeded(call.handler, result, self._result_max_bytes)
+        except asyncio.CancelledError:
+            return execution.stopped(attempt.stop_reason or execution.StopReason.CANCEL)
+
+    def _ended(self, *, last: bool) -> None:
+        if self._runs:
+            return
+        if self._finishing or last:
+            self._finishing = True
+            self._loop.stop()
+        elif self._check is None:
+            self._check = self._loop.call_later(_IDLE_S, self._tidy)
+
+    def _tidy(self) -> None:
+        """Only while nothing runs: a neighbour may be between a change and its undoing."""
+        self._check = None
+        if self._runs:
+            return
+        reasons = self._hygiene.restore()
+        if self._strays:
+            reasons.append(f"{len(self._strays)} asyncio tasks that cannot be cancelled")
+        if reasons:
+            self._send(wire.Unclean(reasons))
+
+    def _on_stop(self) -> None:
+        for run in self._runs.values():
+            if run.cancelable and run.attempt.cancel_requested and run.main is not None:
+                run.cancelable = False
+                run.main.cancel()
+
+    def _new_task(
+        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
+    ) -> asyncio.Task[Any]:
+        """What a handler starts is stepped under the handler's name, and ends with it."""
+        run = _run.get()
+        if run is None:
+            return asyncio.Task(coro, loop=loop, **options)
+        task: asyncio.Task[Any] = asyncio.Task(Noted(coro, self._words, run.task.seq), loop=loop, **options)
+        run.started.add(task)
+        task.add_done_callback(run.started.discard)
+        return task
+
+    def _cancel_strays(self, run: Run) -> None:
+        for task in list(run.started):
+            task.cancel()
+            self._strays.add(task)
+            task.add_done_callback(self._strays.discard)
+
+    def _send(self, message: wire.Message) -> None:
+        wire.send(self._channel, message)
+
+
+class Noted(Coroutine[Any, Any, Any]):
+    """A coroutine that writes its task's number into the slot for as long as each step takes."""
+
+    __slots__ = ("_coro", "_seq", "_words")
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], words: "memoryview[int]", seq: int) -> None:
+        self._coro = coro
+        self._words = words
+        self._seq = seq
+
+    def send(self, value: Any) -> Any:
+        words = self._words
+        words[NOTED] = self._seq
+        words[STEPS] += 1
+        try:
+            return self._coro.send(value)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise RuntimeError(f"{type(error).__name__} in a task of the handler's") from error
+        finally:
+            words[NOTED] = 0
+
+    def throw(self, *error: Any) -> Any:
+        words = self._words
+        words[NOTED] = self._seq
+        words[STEPS] += 1
+        try:
+            return self._coro.throw(*error)
+        except (SystemExit, KeyboardInterrupt) as stop:
+            raise RuntimeError(f"{type(stop).__name__} in a task of the handler's") from stop
+        finally:
+            words[NOTED] = 0
+
+    def close(self) -> None:
+        self._coro.close()
+
+    def __await__(self) -> Any:
+        return self._coro.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        """`cr_frame` and the like, for stacks and debuggers."""
+        return getattr(self._coro, name)

@@ -1,0 +1,77 @@
+"""The attempt as a handler in a child sees it: progress into the slot, everything else as packets."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from taskgate.attempt import MAX_CHECKPOINT_BYTES, MAX_EVENT_BYTES, Attempt, json_bytes
+from taskgate.contract.ids import is_name
+from workers.slot import Record, StopReason, boot_ns
+from workers.wire import Checkpoint, Emitted, Message, Submitted, Task
+
+
+class ChildAttempt(Attempt):
+    """Reports go to the task's record and channel until `close`; after that they go nowhere."""
+
+    def __init__(self, task: Task, record: Record, *, started_ns: int, send: Callable[[Message], None]) -> None:
+        super().__init__(
+            task_id=task.id,
+            task_type=task.type,
+            number=task.number,
+            metadata=msgspec.json.decode(task.metadata) if task.metadata else None,
+            resume_from=msgspec.json.decode(task.checkpoint) if task.checkpoint else None,
+        )
+        self._seq = task.seq
+        self._record = record
+        writer = record.writer(task.seq)
+        self._report = writer.progress
+        self._report_wait = writer.waiting
+        self._send = send
+        self._ends_ns = started_ns + int(task.timeout_s * 1e9)
+        self._stopped: StopReason | None = None
+
+    @property
+    def remaining_s(self) -> float:
+        return max(0.0, (self._ends_ns - boot_ns()) / 1e9)
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it is to end; kept when the record has gone to another task."""
+        if self._stopped is None:
+            self._stopped = self._record.stop_reason(self._seq)
+        return self._stopped
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self.stop_reason is not None
+
+    def progress(
+        self, current: float, total: float | None = None, *, unit: str = "", stage: str = "", message: str = ""
+    ) -> None:
+        self._report(current, total, unit, stage, message)
+
+    def emit(self, name: str, data: Mapping[str, Any] | None = None) -> None:
+        if not is_name(name):
+            raise ValueError(f"event {name!r}: names have 1 to 64 of A-Z a-z 0-9 . _ -")
+        self._send(Emitted(self._seq, name, json_bytes(dict(data or {}), limit=MAX_EVENT_BYTES)))
+
+    def checkpoint(self, data: Any) -> None:
+        self._send(Checkpoint(self._seq, json_bytes(data, limit=MAX_CHECKPOINT_BYTES)))
+
+    def _waits(self, text: str) -> None:
+        self._report_wait(text)
+
+    def submissions(self) -> list[Submitted]:
+        """What goes with the end of the attempt."""
+        return [
+            Submitted(*one[:-1], msgspec.json.encode(one.metadata) if one.metadata else b"") for one in self.submitted
+        ]
+
+    def close(self) -> None:
+        """Threads that the handler left behind report into the void, not into the next task's record."""
+        self._report = self._report_wait = self._send = _nowhere
+
+
+def _nowhere(*_: object) -> None:
+    return None

@@ -1,0 +1,108 @@
+"""A child: the process in which handlers run. Started by `workers.children` alone, as `python -m workers.child`."""
+
+import ctypes
+import faulthandler
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from taskgate import handlers
+from taskgate.contract import logs
+from workers import wire
+from workers.async_child import AsyncChild
+from workers.slot import GC_NS, Slot
+from workers.sync_child import SyncChild
+
+STOP_SIGNAL = signal.SIGUSR1
+STACK_SIGNAL = signal.SIGUSR2
+
+_PR_SET_PDEATHSIG = 1
+_OOM_SCORE_MORE = 500
+_NICE_MORE = 5
+
+
+def main() -> None:
+    start = msgspec.json.decode(sys.argv[1], type=wire.Start)
+    _belong_to(start.parent)
+    _yield_to_others()
+    _own_environment(start)
+    logs.configure(start.spec.log_format, start.spec.log_level)
+    channel = socket.socket(fileno=start.socket)
+    slot = Slot(start.slot, start.spec.slots)
+    threads = threading.active_count()
+
+    def arm() -> None:
+        faulthandler.register(STACK_SIGNAL, file=start.stack, all_threads=True, chain=False)
+
+    faulthandler.enable(file=start.stack, all_threads=True)
+    arm()
+    _count_gc_pauses(slot)
+    kind = SyncChild if start.spec.kind == "sync" else AsyncChild
+    try:
+        registry = handlers.load(start.spec.handlers)
+        child = kind(channel=channel, slot=slot, handlers=registry, spec=start.spec, arm=arm)
+        child.start()
+    except Exception:  # noqa: BLE001 — whatever the handlers' modules do is told, not guessed from an exit code
+        wire.send(channel, wire.StartFailed(traceback.format_exc()))
+        sys.exit(1)
+    gc.collect()
+    gc.freeze()
+    try:
+        child.run()
+    except BrokenPipeError:
+        pass  # the supervisor is gone, and with it whoever wants to know
+    if threading.active_count() > threads:
+        # Leaving normally would wait for what handlers left running.
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _belong_to(parent: int) -> None:
+    """Die with the supervisor, also when it died before this line."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _yield_to_others() -> None:
+    """When memory or CPU are short, a task goes before the processes that keep the promises."""
+    os.nice(_NICE_MORE)
+    score = Path("/proc/self/oom_score_adj")
+    score.write_text(str(min(1000, int(score.read_text()) + _OOM_SCORE_MORE)))
+
+
+def _own_environment(start: wire.Start) -> None:
+    """What the child needed to start is not passed on to what handlers start; their modules are found as usual."""
+    for fd in (start.socket, start.slot, start.stack):
+        os.set_inheritable(fd, False)
+    os.environ.pop("PYTHONPATH", None)
+    if start.python_path is not None:
+        os.environ["PYTHONPATH"] = start.python_path
+    sys.path.insert(0, str(Path.cwd()))
+
+
+def _count_gc_pauses(slot: Slot) -> None:
+    began = 0
+    words = slot.words
+    clock = time.perf_counter_ns
+
+    def count(phase: str, _: dict[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = clock()
+        else:
+            words[GC_NS] += clock() - began
+
+    gc.callbacks.append(count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""The supervisor's side of one child: start it, hand tasks over, take them back, watch, stop and bury it."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from taskgate.contract.models import Claimed
+from workers import wire
+from workers.slot import RECEIVED, Sample, Slot, StopReason
+from workers.wire import ChildSpec
+
+__all__ = ["ChildProcess", "ChildSpec", "Exit", "StopReason", "child_environment"]
+
+_ROOT = str(Path(__file__).parent.parent)
+_STACK_BYTES = 64 * 1024
+_QUIET_S = 0.02
+"""A stack has arrived when nothing more has for so long."""
+
+_KEPT_VARIABLES = frozenset({"TASKGATE_URL"})
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a child ended: by an exit code or by a signal."""
+
+    code: int | None
+    signal: int | None
+    stack: str
+    """What faulthandler wrote when it died of a fatal signal, else ""."""
+
+
+def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a child gets of the service's environment: the handlers' own variables, none of our secrets."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("TASKGATE_") or name in _KEPT_VARIABLES
+    }
+
+
+class ChildProcess:
+    """A task belongs to the child from the moment it received the packet, and to the supervisor before that and after
+    `Done`, `Refused` or a take-back. The process stays a zombie, and its id its own, until `reap`.
+    """
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        *,
+        on_message: "Callable[[ChildProcess, wire.Message], None]",
+        on_exit: "Callable[[ChildProcess, Exit], None]",
+    ) -> None:
+        """Use `start`."""
+        self.spec = spec
+        self.ready = False
+        self.exit: Exit | None = None
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self._last_seq = 0
+        self._records: dict[int, int] = {}
+        self._free = list(range(spec.slots))[::-1]
+        self._open = True
+        self._stack_lock = asyncio.Lock()
+        self._socket, self._childs_socket = wire.pair()
+        self._slot = Slot.create(spec.slots)
+        self._stack_fd, stack_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self._process = self._spawn(stack_writer)
+        except BaseException:
+            self._release()
+            raise
+        finally:
+            os.close(stack_writer)
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        self._loop.add_reader(self._socket, self._read)
+        self._loop.add_reader(self._pidfd, self._died)
+
+    @classmethod
+    def start(
+        cls,
+        spec: ChildSpec,
+        *,
+        on_message: "Callable[[ChildProcess, wire.Message], None]",
+        on_exit: "Callable[[ChildProcess, Exit], None]",
+    ) -> "ChildProcess":
+        """A new process, leader of a session and process group of its own.
+
+        Call it from the main thread: the child dies with the thread that started it.
+        """
+        return cls(spec, on_message=on_message, on_exit=on_exit)
+
+    @property
+    def outstanding(self) -> set[int]:
+        """Handed over, and neither answered nor taken back."""
+        return set(self._records)
+
+    def hand_over(self, claimed: Claimed, *, deadline_ns: int, last: bool = False) -> int | None:
+        """Send a task; returns its sequence, or None when there is no room (or no child).
+
+        `last`: the child exits after it.
+        """
+        if not self._free or self.exit is not None or not self._open:
+            return None
+        seq, record = self._last_seq + 1, self._free[-1]
+        spec = claimed.spec
+        task = wire.Task(
+            seq=seq,
+            record=record,
+            id=spec.id,
+            type=spec.type,
+            number=claimed.attempt,
+            payload=claimed.payload,
+            checkpoint=claimed.checkpoint,
+            metadata=bytes(spec.metadata),
+            timeout_s=spec.timeout_s,
+            deadline_ns=deadline_ns,
+            last=last,
+        )
+        if not self._send(task):
+            return None
+        self._last_seq = seq
+        self._records[seq] = self._free.pop()
+        return seq
+
+    def take_back(self) -> list[int]:
+        """Receive in the child's place what it has not received yet; it will never see these."""
+        taken = []
+        while self._open:
+            try:
+                order = wire.receive_order(self._childs_socket, wait=False)
+            except BlockingIOError:
+                break
+            if isinstance(order, wire.Task):
+                self._forget(order.seq)
+                taken.append(order.seq)
+        return taken
+
+    def received(self) -> int:
+        """Highest sequence that the child has received."""
+        return self._slot.words[RECEIVED]
+
+    def sample(self) -> Sample:
+        return self._slot.sample()
+
+    def soft_stop(self, seq: int, reason: StopReason) -> None:
+        """Ask the handler of `seq` to end. One that has not started yet is not run; one that has ended is left alone."""
+        record = self._records.get(seq)
+        if record is not None and self.exit is None:
+            self._slot.records[record].ask_stop(seq, reason)
+            self._signal(signal.SIGUSR1)
+
+    def finish(self) -> bool:
+        """Ask the child to exit once its tasks are done; False: no room in the socket, try again."""
+        return self._send(wire.Finish())
+
+    def kill(self) -> None:
+        """End the whole process group, whatever it does."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    async def stack(self, timeout_s: float = 1.0) -> str | None:
+        """Where the threads of the child are, also while one holds the GIL; None when it does not answer."""
+        async with self._stack_lock:
+            if self.exit is not None or not self.ready:
+                return None
+            self._read_stack()
+            self._signal(signal.SIGUSR2)
+            text = ""
+            ends_at = self._loop.time() + timeout_s
+            while self._loop.time() < ends_at and self._open:
+                await asyncio.sleep(_QUIET_S)
+                more = self._read_stack()
+                if text and not more:
+                    return text
+                text += more
+            return text or None
+
+    def reap(self) -> resource.struct_rusage:
+        """Let go of the process id and return what the process used. Only after `on_exit`, and after the guard has
+        acknowledged that it forgot the group: until then the id must not become somebody else's.
+        """
+        _, status, usage = os.wait4(self.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return usage
+
+    def close(self) -> None:
+        """Free descriptors and memory. Idempotent."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._release()
+
+    def _spawn(self, stack_writer: int) -> "subprocess.Popen[bytes]":
+        environ = child_environment()
+        start = wire.Start(
+            spec=self.spec,
+            parent=os.getpid(),
+            socket=self._childs_socket.fileno(),
+            slot=self._slot.fd,
+            stack=stack_writer,
+            python_path=environ.get("PYTHONPATH"),
+        )
+        # The folder of this very code first, and not the working directory (-P): a `workers` of the user's own must
+        # not be taken for ours. The child puts both right before it loads handlers.
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_ROOT, start.python_path]))
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "workers.child", msgspec.json.encode(start).decode()],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            env=environ,
+            pass_fds=(start.socket, start.slot, start.stack),
+            start_new_session=True,
+        )
+
+    def _send(self, order: wire.Order) -> bool:
+        try:
+            wire.send(self._socket, order)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _read(self) -> None:
+        """Give on everything that the child has sent."""
+        while self._open:
+            try:
+                message = wire.receive_message(self._socket)
+            except BlockingIOError:
+                return
+            except wire.Malformed as error:
+                log.error("a child sent garbage; it is killed", pid=self.pid, error=str(error))
+                self.kill()
+                continue
+            match message:
+                case wire.Done(seq=seq) | wire.Refused(seq=seq):
+                    if seq not in self._records:
+                        continue
+                    self._forget(seq)
+                case wire.Ready():
+                    self.ready = True
+                case None:
+                    return
+            self._on_message(self, message)
+
+    def _died(self) -> None:
+        """What it had sent before is read first, and wins; nothing of its group outlives it."""
+        self._loop.remove_reader(self._pidfd)
+        info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        assert info is not None
+        exited = info.si_code == os.CLD_EXITED
+        self.kill()
+        self._read()
+        self._loop.remove_reader(self._socket)
+        self.exit = Exit(
+            code=info.si_status if exited else None,
+            signal=None if exited else info.si_status,
+            stack=self._read_stack(),
+        )
+        self._on_exit(self, self.exit)
+
+    def _forget(self, seq: int) -> None:
+        self._free.append(self._records.pop(seq))
+
+    def _read_stack(self) -> str:
+        try:
+            return os.read(self._stack_fd, _STACK_BYTES).decode("utf-8", "replace")
+        except BlockingIOError:
+            return ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the child alone. Its id is still its own: the zombie is there until `reap`."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def _release(self) -> None:
+        self._socket.close()
+        self._childs_socket.close()
+        self._slot.close()
+        os.close(self._stack_fd)

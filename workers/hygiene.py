@@ -1,0 +1,155 @@
+"""What one task may not leave to the next: taken back where it can be, told where it cannot."""
+
+import contextlib
+import gc
+import locale
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from resource import RLIMIT_DATA, getrlimit, setrlimit
+
+import structlog
+
+RUN_TIME_NS = 50_000_000
+"""Checked at most once per so much run time, and before idling: a check costs more than a small task."""
+
+THREADS_LEFT = 8
+DESCRIPTORS_LEFT = 32
+"""What a child may gain over its start: pools that handlers open at first use are no leak, what grows is."""
+
+log = structlog.get_logger()
+
+
+class Hygiene:
+    """Remembers how the child was when it became ready, and brings it back to that."""
+
+    def __init__(self, *, arm: Callable[[], None]) -> None:
+        """`arm` installs the signal handlers that Python's own table does not know."""
+        self._arm = arm
+        self._signals = {number: signal.getsignal(number) for number in _CATCHABLE}
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._folder = Path.cwd()
+        self._umask = _umask()
+        self._environ = dict(os.environ)
+        self._recursion = sys.getrecursionlimit()
+        self._socket_timeout = socket.getdefaulttimeout()
+        self._locale = locale.setlocale(locale.LC_ALL)
+        self._threads = _threads()
+        self._descriptors = _descriptors()
+        self._ran_ns = 0
+        self._due = False
+
+    def ran(self, run_ns: int) -> list[str]:
+        """Count a task's run time; when enough has come together, restore. Returns what cannot be restored."""
+        self._due = True
+        self._ran_ns += run_ns
+        return self.restore() if self._ran_ns >= RUN_TIME_NS else []
+
+    def before_idling(self) -> list[str]:
+        return self.restore() if self._due else []
+
+    def restore(self) -> list[str]:
+        """Put back what was changed; returns, in words, what is left over and cannot be put back."""
+        self._due, self._ran_ns = False, 0
+        if names := [name for name, changed in self._settings() if changed]:
+            log.warning("a task left changes behind; they were taken back", changed=names)
+        gc.collect()
+        return self._left_over()
+
+    def _settings(self) -> Iterator[tuple[str, bool]]:
+        yield "signal handlers", self._signals_changed()
+        yield "signal mask", signal.pthread_sigmask(signal.SIG_SETMASK, self._mask) != self._mask
+        yield "timers", any(signal.setitimer(which, 0)[0] for which in _TIMERS)
+        yield "working directory", self._folder_changed()
+        yield "umask", os.umask(self._umask) != self._umask
+        yield "environment", self._environ_changed()
+        if sys.getrecursionlimit() != self._recursion:
+            sys.setrecursionlimit(self._recursion)
+            yield "recursion limit", True
+        if socket.getdefaulttimeout() != self._socket_timeout:
+            socket.setdefaulttimeout(self._socket_timeout)
+            yield "socket timeout", True
+        if locale.setlocale(locale.LC_ALL) != self._locale:
+            locale.setlocale(locale.LC_ALL, self._locale)
+            yield "locale", True
+
+    def _signals_changed(self) -> bool:
+        changed = [number for number, was in self._signals.items() if signal.getsignal(number) is not was]
+        for number in changed:
+            # None: installed by C code before us; there is no way to put that back.
+            signal.signal(number, signal.SIG_DFL if self._signals[number] is None else self._signals[number])
+        if changed:
+            self._arm()
+        return bool(changed)
+
+    def _folder_changed(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            if Path.cwd() == self._folder:
+                return False
+        os.chdir(self._folder)
+        return True
+
+    def _environ_changed(self) -> bool:
+        if os.environ == self._environ:
+            return False
+        for name in os.environ.keys() - self._environ.keys():
+            del os.environ[name]
+        os.environ.update(self._environ)
+        return True
+
+    def _left_over(self) -> list[str]:
+        found = []
+        if (threads := _threads() - self._threads) > THREADS_LEFT:
+            found.append(f"{threads} threads")
+        if (descriptors := _descriptors() - self._descriptors) > DESCRIPTORS_LEFT:
+            found.append(f"{descriptors} open files")
+        if _processes():
+            found.append("processes")
+        return found
+
+
+@contextlib.contextmanager
+def memory_limit(megabytes: int) -> Iterator[None]:
+    """Inside, the process can allocate so much more than it has now; then allocating raises MemoryError."""
+    soft, hard = getrlimit(RLIMIT_DATA)
+    data_pages = int(Path("/proc/self/statm").read_text().split()[5])
+    wanted = data_pages * os.sysconf("SC_PAGESIZE") + megabytes * 1024 * 1024
+    setrlimit(RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
+    try:
+        yield
+    finally:
+        setrlimit(RLIMIT_DATA, (soft, hard))
+
+
+_CATCHABLE = sorted(set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, 32, 33})
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+
+def _umask() -> int:
+    mask = os.umask(0o22)
+    os.umask(mask)
+    return mask
+
+
+def _threads() -> int:
+    """asyncio's own pool is bounded, and kept for the next task."""
+    return sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate())
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _processes() -> bool:
+    """Whether children of this child live; those that ended are reaped."""
+    while True:
+        try:
+            ended = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if ended == (0, 0):
+            return True

@@ -1,0 +1,149 @@
+"""A child that runs one sync task at a time, in its main thread."""
+
+import inspect
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import FrameType
+
+from taskgate.handlers import Handlers
+from workers import execution, wire
+from workers.attempts import ChildAttempt
+from workers.execution import STOPS, Call, Outcome
+from workers.hygiene import Hygiene, memory_limit
+from workers.ready import message as ready
+from workers.slot import GC_NS, RECEIVED, RUNNING, STARTED_NS, Record, Slot, boot_ns
+
+_NOTHING = object()
+
+
+class SyncChild:
+    """Receives a task, runs it, sends its end. Whoever received a packet owns the task: here, until `Done` is sent."""
+
+    def __init__(
+        self,
+        *,
+        channel: socket.socket,
+        slot: Slot,
+        handlers: Handlers,
+        spec: wire.ChildSpec,
+        arm: Callable[[], None],
+    ) -> None:
+        self._channel = channel
+        self._words = slot.words
+        self._records = slot.records
+        self._handlers = handlers
+        self._result_max_bytes = spec.result_max_bytes
+        self._arm_signals = arm
+        self._pid = os.getpid()
+        self._armed: tuple[int, Record] | None = None
+        """Sequence and record of the task whose handler runs now."""
+
+    def start(self) -> None:
+        for start in self._handlers.starts:
+            if not inspect.iscoroutinefunction(start):
+                start()
+        signal.signal(signal.SIGUSR1, self._on_stop)
+        self._hygiene = Hygiene(arm=self._arm_signals)
+
+    def run(self) -> None:
+        """Until told to finish, or the supervisor is gone."""
+        self._send(ready(self._handlers))
+        while isinstance(order := self._next(), wire.Task):
+            self._words[RECEIVED] = order.seq
+            self._work(order)
+            if order.last:
+                return
+
+    def _next(self) -> wire.Order | None:
+        try:
+            return wire.receive_order(self._channel, wait=False)
+        except BlockingIOError:
+            self._tell(self._hygiene.before_idling())
+            return wire.receive_order(self._channel, wait=True)
+
+    def _work(self, task: wire.Task) -> None:
+        started_ns = boot_ns()
+        if started_ns >= task.deadline_ns:
+            self._send(wire.Refused(task.seq))
+            return
+        record = self._records[task.record]
+        record.begin(task.seq, started_ns)
+        self._words[STARTED_NS] = started_ns
+        self._words[RUNNING] = task.seq
+        gc_ns, cpu_ns = self._words[GC_NS], time.process_time_ns()
+        attempt = ChildAttempt(task, record, started_ns=started_ns, send=self._send)
+        outcome = self._outcome(task, record, attempt)
+        attempt.close()
+        run_ns = boot_ns() - started_ns
+        shown = record.sample()
+        self._words[RUNNING] = 0
+        record.end()
+        self._send(
+            wire.Done(
+                seq=task.seq,
+                outcome=outcome.outcome,
+                result=outcome.result,
+                error=outcome.error,
+                may_retry=outcome.may_retry,
+                retry_after_s=outcome.retry_after_s,
+                progress=shown.progress if shown else None,
+                submitted=attempt.submissions() if outcome.outcome == "succeeded" else [],
+                run_ns=run_ns,
+                cpu_ns=time.process_time_ns() - cpu_ns,
+                gc_ns=self._words[GC_NS] - gc_ns,
+            )
+        )
+        if not task.last:
+            self._tell(self._hygiene.ran(run_ns))
+
+    def _outcome(self, task: wire.Task, record: Record, attempt: ChildAttempt) -> Outcome:
+        call = execution.prepare(self._handlers.get(task.type), task.type, task.payload)
+        if isinstance(call, Outcome):
+            return call
+        if (reason := attempt.stop_reason) is not None:
+            return execution.stopped(reason)
+        result: object = _NOTHING
+        try:
+            try:
+                self._armed = task.seq, record
+                result = self._run(call, attempt)
+            finally:
+                self._armed = None
+        except BaseException as error:  # noqa: BLE001 — SystemExit and KeyboardInterrupt of handlers end their task only
+            self._stay_alone()
+            # A stop that arrived after the handler had returned changes nothing.
+            if result is _NOTHING:
+                return execution.failed(call.handler, error, attempt.stop_reason)
+        self._stay_alone()
+        return execution.succeeded(call.handler, result, self._result_max_bytes)
+
+    def _run(self, call: Call, attempt: ChildAttempt) -> object:
+        limit_mb = call.handler.options.memory_limit_mb
+        with nullcontext() if limit_mb is None else memory_limit(limit_mb):
+            return call.handler.call(call.payload, attempt)
+
+    def _stay_alone(self) -> None:
+        """A handler that forked and came back in both processes: only one of them is the child."""
+        if os.getpid() != self._pid:
+            os._exit(1)
+
+    def _on_stop(self, _signal: int, _frame: FrameType | None) -> None:
+        """Raise in the handler, once, if it is that very task that is to stop."""
+        if self._armed is None or os.getpid() != self._pid:
+            return
+        seq, record = self._armed
+        reason = record.stop_reason(seq)
+        if reason is not None:
+            self._armed = None
+            raise STOPS[reason]
+
+    def _tell(self, reasons: list[str]) -> None:
+        if reasons:
+            self._send(wire.Unclean(reasons))
+
+    def _send(self, message: wire.Message) -> None:
+        wire.send(self._channel, message)

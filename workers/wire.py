@@ -1,0 +1,253 @@
+"""What supervisor and child tell each other: one packet a message, over a SOCK_SEQPACKET pair."""
+
+import array
+import os
+import socket
+from typing import Literal, TypeVar
+
+import msgspec
+
+from taskgate.contract.models import TypeInfo
+from workers.slot import Progress
+
+INLINE_BYTES = 64 * 1024
+"""A message above it travels in a memfd, so that one task never fills the socket."""
+
+LARGEST_BYTES = 256 * 1024 * 1024
+"""Nothing honest is larger; a child that sends more is broken."""
+
+_IN_MEMFD = b"m"
+_ONE_FD = socket.CMSG_LEN(array.array("i").itemsize)
+_CUT = socket.MSG_TRUNC | socket.MSG_CTRUNC
+
+T = TypeVar("T")
+
+
+class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child is for."""
+
+    kind: Literal["sync", "async"]
+    handlers: tuple[str, ...]
+    """Modules to load."""
+    slots: int = 1
+    """Tasks that may be handed over and unfinished; a sync child runs one of them at a time."""
+    result_max_bytes: int = 1024 * 1024
+    log_format: Literal["auto", "json", "console"] = "auto"
+    log_level: str = "info"
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """The one argument of `python -m workers.child`, as JSON."""
+
+    spec: ChildSpec
+    parent: int
+    socket: int
+    slot: int
+    stack: int
+    """Where faulthandler writes."""
+    python_path: str | None
+    """PYTHONPATH as handlers, and what they start, are to see it."""
+
+
+class Task(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="task"):
+    """One attempt to run, from the supervisor."""
+
+    seq: int
+    """The task's number within this child, from 1."""
+    record: int
+    """Index of its record in the slot."""
+    id: str
+    type: str
+    number: int
+    """The attempt, from 1."""
+    payload: bytes
+    checkpoint: bytes
+    metadata: bytes
+    timeout_s: float
+    deadline_ns: int
+    """Boot clock: past it the child must not start the task."""
+    last: bool
+    """The child exits after it."""
+
+
+class Finish(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="finish"):
+    """From the supervisor: exit once what was handed over is done."""
+
+
+class HandlerInfo(msgspec.Struct, frozen=True, array_like=True):
+    """A handler as its child describes it; the supervisor itself never imports one."""
+
+    type: str
+    info: bytes
+    """JSON of `TypeInfo`."""
+    retry_base_s: float
+    retry_max_s: float
+    fresh_process: bool
+
+    def type_info(self) -> TypeInfo:
+        return msgspec.json.decode(self.info, type=TypeInfo)
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="ready"):
+    handlers: list[HandlerInfo]
+
+
+class StartFailed(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="start_failed"):
+    """The handlers did not load; the child exits."""
+
+    error: str
+    """Text with the traceback."""
+
+
+class Submitted(msgspec.Struct, frozen=True, array_like=True):
+    """A task that the handler submits together with its end. None: as its type says."""
+
+    id: str
+    type: str
+    payload: bytes
+    queue: str | None
+    priority: int
+    delay_s: float
+    deadline_s: float | None
+    timeout_s: float | None
+    max_attempts: int | None
+    metadata: bytes
+    """JSON object, or empty."""
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag_field="kind", tag="done"):
+    """The end of an attempt. What the handler said (a result, Retry, Fail) wins over a stop that was asked for."""
+
+    seq: int
+    outcome: str
+    """`succeeded`, `failed`, `retry`, or the stop that ended it: `canceled`, `timeout`, `drained`."""
+    result: bytes = b""
+    """JSON; of `succeeded` only."""
+    error: bytes = b""
+    """JSON object kind, message, type, traceback, …; empty when there is none."""
+    may_retry: bool = False
+    """Of `failed`: whether another attempt may do better."""
+    retry_after_s: float | None = None
+    """Of `retry`: what the handler asked for; None is the type's backoff."""
+    progress: Progress | None = None
+    """The last one: the task's record in the slot is used again at once."""
+    submitted: list[Submitted] = []
+    run_ns: int = 0
+    cpu_ns: int | None = None
+    """CPU time of the child meanwhile; None where several tasks share it."""
+    gc_ns: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="refused"):
+    """Received past its lease deadline; not run."""
+
+    seq: int
+
+
+class Emitted(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="emitted"):
+    """An event of the handler's own."""
+
+    seq: int
+    name: str
+    data: bytes
+    """JSON object."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="checkpoint"):
+    """From here the next attempt resumes."""
+
+    seq: int
+    data: bytes
+    """JSON."""
+
+
+class Unclean(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="unclean"):
+    """Tasks left behind what cannot be taken back; the child works on until it is replaced."""
+
+    reasons: list[str]
+
+
+Message = Ready | StartFailed | Done | Refused | Emitted | Checkpoint | Unclean
+Order = Task | Finish
+
+_encode = msgspec.msgpack.Encoder().encode
+_message = msgspec.msgpack.Decoder(Message)
+_order = msgspec.msgpack.Decoder(Order)
+
+
+class Malformed(Exception):
+    """The other side sent what is no message."""
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """The supervisor's end (non-blocking) and the child's (blocking)."""
+    ours, childs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    return ours, childs
+
+
+def send(sock: socket.socket, message: Message | Order) -> None:
+    """Raises:
+    BlockingIOError: the socket is non-blocking and full.
+    """
+    body = _encode(message)
+    if len(body) <= INLINE_BYTES:
+        sock.send(body)
+        return
+    fd = os.memfd_create("taskgate-message", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(body)
+        while view:
+            view = view[os.write(fd, view) :]
+        socket.send_fds(sock, [_IN_MEMFD], [fd])
+    finally:
+        os.close(fd)
+
+
+def receive_message(sock: socket.socket) -> Message | None:
+    """The next message of the child, None at its end.
+
+    Raises:
+        BlockingIOError: there is none now.
+        Malformed: it is none of ours.
+    """
+    body = _receive(sock, 0)
+    return None if body is None else _decoded(_message, body)
+
+
+def receive_order(sock: socket.socket, *, wait: bool) -> Order | None:
+    """The next order, None when the supervisor is gone; used by the child, and by the supervisor to take back.
+
+    Raises:
+        BlockingIOError: there is none now, and `wait` is False.
+    """
+    # The flag, not the socket's mode: that one is shared by both processes.
+    body = _receive(sock, 0 if wait else socket.MSG_DONTWAIT)
+    return None if body is None else _decoded(_order, body)
+
+
+def _receive(sock: socket.socket, flags: int) -> bytes | None:
+    # socket.recv_fds would do, but drops its flags.
+    body, ancillary, message_flags, _ = sock.recvmsg(INLINE_BYTES, _ONE_FD, flags | socket.MSG_CMSG_CLOEXEC)
+    if not ancillary and not message_flags & _CUT:
+        return body or None
+    fds = array.array("i")
+    for _, _, data in ancillary:
+        fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    try:
+        if message_flags & _CUT or len(fds) != 1:
+            raise Malformed("a packet was cut")
+        size = os.fstat(fds[0]).st_size
+        if size > LARGEST_BYTES:
+            raise Malformed(f"a message of {size} bytes")
+        return os.pread(fds[0], size, 0)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _decoded(decoder: "msgspec.msgpack.Decoder[T]", body: bytes) -> T:
+    try:
+        return decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise Malformed(str(error)) from None
