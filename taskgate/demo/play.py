@@ -83,7 +83,8 @@ class Demo:
 
     def _close(self) -> None:
         """Table, verdict, files; what nobody needs any more goes, the log stays when something did not hold."""
-        self._screen.close(self._board.rows)
+        if self._board.rows:
+            self._screen.close(self._board.rows)
         self._screen.verdict(self._expectations)
         shutil.rmtree(self._folder / "data", ignore_errors=True)
         if self._expectations.held:

@@ -22,14 +22,16 @@ class Screen:
     """Shows a board until the demo is over, and says what is being done to it."""
 
     def __init__(self, board: Board, *, plain: bool) -> None:
-        self._console = Console(highlight=False, soft_wrap=plain, width=_PLAIN_WIDTH if plain else None)
+        self._console = Console(highlight=False)
         self._board = board
-        self._plain = plain or not self._console.is_terminal
+        self._plain = plain or not self._console.is_terminal or self._console.is_dumb_terminal
+        if self._plain:
+            self._console.width = max(self._console.width, _PLAIN_WIDTH)
         self._said: dict[str, tuple[str, int, int]] = {}
 
     def say(self, text: str) -> None:
         """One line that stays, above the bars."""
-        self._console.print(Text.assemble((f"{self._board.elapsed_s:5.1f} s  ", "dim"), text))
+        self._console.print(Text.assemble((f"{self._board.elapsed_s:5.1f} s  ", "dim"), text), soft_wrap=True)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -54,7 +56,7 @@ class Screen:
         before, self._said[row.id] = self._said.get(row.id), now
         if before is not None and before[:2] == now[:2] and (quarter == 0 or row.final):
             return
-        self.say(f"{row.order.name}: {row.status}{_attempt(row)}{_work(row)}".rstrip())
+        self.say(f"{row.order.name:20} {row.status + _attempt(row):13} {_work(row)}".rstrip())
 
     def close(self, rows: list[Row]) -> None:
         """The closing table."""
@@ -68,9 +70,11 @@ class Screen:
 
     def verdict(self, expectations: Expectations) -> None:
         """Every expectation with its mark."""
+        lines = Table.grid(padding=(0, 1))
         for one in expectations.seen:
-            mark = ("✓ ", "green") if one.held else ("✗ ", "bold red")
-            self._console.print(Text.assemble(mark, one.text, (f"  {one.detail}" if one.detail else "", "dim")))
+            mark = Text("✓", "green") if one.held else Text("✗", "bold red")
+            lines.add_row(mark, Text.assemble(one.text, (f"  {one.detail}" if one.detail else "", "dim")))
+        self._console.print(lines)
 
     async def _draw(self, live: Live) -> None:
         while True:
@@ -113,8 +117,8 @@ def _attempt(row: Row) -> str:
 
 def _work(row: Row) -> str:
     if row.final:
-        return f", {_ended(row)}" if row.task else ""
-    return f", {row.fraction:.0%} {_doing(row)}" if row.fraction else ""
+        return _why(row)
+    return f"{row.fraction:4.0%}  {_doing(row)}" if row.fraction else ""
 
 
 def _doing(row: Row) -> str:
@@ -123,8 +127,11 @@ def _doing(row: Row) -> str:
 
 
 def _ended(row: Row) -> str:
+    return ": ".join(part for part in (row.status, _why(row)) if part)
+
+
+def _why(row: Row) -> str:
+    """Kind and first line of the error that a task ended with, if any."""
     error = row.task.get("error") or {}
-    if not error:
-        return row.status
-    message = str(error.get("message", "")).splitlines()
-    return f"{row.status}: {error.get('kind')}" + (f", {message[0][:50]}" if message else "")
+    first_line = str(error.get("message", "")).partition("\n")[0]
+    return ", ".join(part for part in (str(error.get("kind", "")), first_line[:60]) if part)
