@@ -3,11 +3,13 @@
 import importlib
 import sys
 import traceback
+from pathlib import Path
 
 from taskgate.handlers import HandlerError, load
 
 
 def main() -> int:
+    sys.path.insert(0, str(Path.cwd()))  # as in a child
     try:
         load(sys.argv[1:])
     except HandlerError as error:

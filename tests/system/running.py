@@ -1,0 +1,161 @@
+"""A real `taskgate up` for tests: in a folder of its own, spoken to over HTTP, and searched for what it leaves."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+
+T = TypeVar("T")
+
+HANDLERS = """
+import os
+import time
+from typing import TypedDict
+
+from taskgate import Attempt, handler
+
+
+class Step(TypedDict):
+    run_s: float
+
+
+def note(word: str, attempt: Attempt) -> None:
+    with open("runs.log", "a") as runs:
+        runs.write(f"{word} {attempt.id} {attempt.number} {time.clock_gettime_ns(time.CLOCK_BOOTTIME)}\\n")
+
+
+@handler("step")
+def step(payload: Step, attempt: Attempt) -> str:
+    note("start", attempt)
+    until = time.monotonic() + payload["run_s"]
+    while time.monotonic() < until:
+        time.sleep(0.01)
+        attempt.progress(round(payload["run_s"] - (until - time.monotonic()), 2), payload["run_s"], unit="s")
+    note("end", attempt)
+    return "first version"
+"""
+
+SETTINGS = {
+    "TASKGATE_HANDLERS": "myjobs",
+    "TASKGATE_PORT": "0",
+    "TASKGATE_WORKER_PROCESSES": "2",
+    "TASKGATE_ASYNC_PROCESSES": "0",
+    "TASKGATE_LEASE_S": "0.6",
+    "TASKGATE_GRACE_S": "8",
+    "TASKGATE_LOG_FORMAT": "json",
+}
+
+
+def until(read: Callable[[], T], wanted: Callable[[T], object], *, within_s: float = 15) -> T:
+    """Like `eventually`, for tests that have no event loop."""
+    deadline = time.monotonic() + within_s
+    while not wanted(value := read()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"still {value!r} after {within_s} s")
+        time.sleep(0.02)
+    return value
+
+
+def environment(**settings: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TASKGATE_")}
+    return clean | SETTINGS | settings
+
+
+class Running:
+    """`taskgate up` in `folder`, where `myjobs.py` has its handlers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.output = folder / "output.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        (folder / "myjobs.py").write_text(HANDLERS)
+
+    def launch(self, *options: str, **settings: str) -> subprocess.Popen[bytes]:
+        self.output.write_bytes(b"")
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "taskgate", "up", *options],
+                cwd=self.folder,
+                env=environment(**settings),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        return self.process
+
+    def start(self, *options: str, **settings: str) -> None:
+        """Launch, and wait until it says where it is."""
+        process = self.launch(*options, **settings)
+        until(self.said, lambda said: "Taskgate is ready" in said or process.poll() is not None)
+        assert process.poll() is None, self.said()
+        self.connect()
+
+    def connect(self) -> None:
+        found = re.search(r"ready at (http://\S+)", self.said())
+        assert found, self.said()
+        self.http = httpx.Client(base_url=found[1], trust_env=False, timeout=5)
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def stop(self, sig: signal.Signals = signal.SIGTERM, *, within_s: float = 15) -> int:
+        assert self.process is not None
+        self.process.send_signal(sig)
+        return self.process.wait(within_s)
+
+    def submit(self, task_type: str = "step", **payload: Any) -> str:
+        answer = self.http.post("/tasks", json={"type": task_type, "payload": payload})
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        return dict(self.http.get(f"/tasks/{task_id}", headers={"Cache-Control": "no-cache"}).raise_for_status().json())
+
+    def wait_for(self, task_id: str, *statuses: str) -> dict[str, Any]:
+        return until(lambda: self.task(task_id), lambda task: task["status"] in statuses)
+
+    def runs(self) -> list[tuple[str, str, int, int]]:
+        """(start or end, task id, attempt, boot-time ns) as the handlers wrote them."""
+        path = self.folder / "runs.log"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(word, task, int(number), int(at)) for word, task, number, at in map(str.split, lines)]
+
+    def left(self) -> dict[int, str]:
+        """Every living process that was started, however indirectly, in the folder."""
+        return {pid: command for pid, (cwd, command) in processes().items() if cwd.is_relative_to(self.folder)}
+
+    def pid_of(self, words: str) -> int:
+        """The one process whose command line has `words`, the first if it has children of the same name."""
+        return min(pid for pid, command in self.left().items() if words in command)
+
+    def clean_up(self) -> None:
+        for pid in self.left():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if self.process:
+            self.process.wait()
+
+
+def processes() -> Mapping[int, tuple[Path, str]]:
+    """Folder and command line of each process that is not a zombie."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if "\nState:\tZ" in (place / "status").read_text():
+                continue
+            command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found[int(place.name)] = ((place / "cwd").readlink(), command)
+        except OSError:
+            continue
+    return found
