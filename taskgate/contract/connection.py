@@ -1,11 +1,11 @@
 """The one place that builds Redis clients, and what a Redis must promise to be trusted."""
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from taskgate.settings import Settings, SettingsError
@@ -42,6 +42,7 @@ def connect(settings: Settings, role: Role) -> redis.Redis:
             socket_timeout=policy.read_s,
             socket_connect_timeout=policy.connect_s,
             retry=Retry(NoBackoff(), 0),
+            protocol=2,
             decode_responses=False,
             client_name=f"taskgate-{role}",
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
@@ -49,6 +50,11 @@ def connect(settings: Settings, role: Role) -> redis.Redis:
     except ValueError:
         raise SettingsError("TASKGATE_REDIS_URL: not a redis://, rediss:// or unix:// URL") from None
     return redis.Redis.from_pool(pool)
+
+
+def connections(settings: Settings, role: Role) -> int:
+    """The most connections that one client of this role opens."""
+    return _policy(settings, role).connections
 
 
 def _policy(settings: Settings, role: Role) -> _Policy:
@@ -63,6 +69,9 @@ def _policy(settings: Settings, role: Role) -> _Policy:
             return _Policy(read_s=BLOCK_S + 5, connect_s=min(1, settings.lease_s / 3), connections=2)
 
 
+DURABILITY_SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy")
+
+
 class Durability(NamedTuple):
     """What a 202 is worth on this server."""
 
@@ -72,14 +81,11 @@ class Durability(NamedTuple):
     """Whether the server may drop keys to make room; None: it would not say."""
 
 
-async def durability(client: redis.Redis) -> Durability:
-    """The persistence in force now; `unknown` where CONFIG is not allowed (managed servers)."""
-    try:
-        found = await client.config_get("appendonly", "appendfsync", "maxmemory-policy")
-    except ResponseError:
+def durability(config: Mapping[str, str] | None) -> Durability:
+    """What `Store.server_config(*DURABILITY_SETTINGS)` amounts to; None (managed servers) is `unknown`."""
+    if config is None:
         return Durability("unknown", None)
-    config = {_text(name): _text(value) for name, value in found.items()}
-    evicts = not config.get("maxmemory-policy", "noeviction").startswith("noeviction")
+    evicts = config.get("maxmemory-policy", "noeviction") != "noeviction"
     if config.get("appendonly") != "yes":
         return Durability("none", evicts)
     match config.get("appendfsync"):
@@ -88,7 +94,3 @@ async def durability(client: redis.Redis) -> Durability:
         case "everysec":
             return Durability("everysec", evicts)
     return Durability("none", evicts)
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

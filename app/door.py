@@ -1,0 +1,144 @@
+"""The door: what every request needs, in one plain ASGI function; then a hot endpoint, or FastAPI for the rest."""
+
+import hmac
+import itertools
+import os
+import re
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.body import ClientGone, Limiter, read_body
+from app.errors import Problem, problem_of
+from app.gateway import Gateway
+from app.reply import CALLER, Caller, Headers, Reply, length
+from taskgate.contract import ids
+from taskgate.contract.errors import TaskgateError
+
+logger = structlog.get_logger()
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_PUBLIC = ("/livez", "/readyz", "/healthz", "/docs", "/openapi.json", "/problems/")
+"""Answered without a key: probes, and pages that hold nothing of anybody's."""
+
+_ALWAYS: Headers = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
+_DRAINING_RETRY_S = 1
+
+
+class Door:
+    """The whole gateway as an ASGI application."""
+
+    def __init__(self, gateway: Gateway, api: ASGIApp) -> None:
+        self.gateway = gateway
+        self._api = api
+        settings = gateway.settings
+        self._key = None if settings.api_key is None else settings.api_key.get_secret_value().encode()
+        self._tenant_header = None if settings.tenant_header is None else settings.tenant_header.lower().encode()
+        self._max_body = int(settings.max_body_bytes)
+        self._ids = f"{os.urandom(6).hex()}-%x".__mod__
+        self._count = itertools.count(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._api(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1003})
+            return
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id")
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            request_id = given.decode()
+        else:
+            request_id = self._ids(next(self._count))
+        try:
+            reply = await self._answer(scope, headers, request_id, receive, send)
+        except Problem as problem:
+            reply = self._refusal(problem, request_id)
+        except TaskgateError as error:
+            reply = self._refusal(problem_of(error), request_id)
+        except ClientGone:
+            return
+        except Exception:
+            logger.exception("request failed", request_id=request_id, method=scope["method"])
+            reply = self._refusal(Problem("internal-error"), request_id)
+        if reply is None:
+            return
+        status, lines, body = reply
+        lines = [*lines, (b"x-request-id", request_id.encode()), *_ALWAYS]
+        await send({"type": "http.response.start", "status": status, "headers": lines})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(
+        self, scope: Scope, headers: dict[bytes, bytes], request_id: str, receive: Receive, send: Send
+    ) -> Reply | None:
+        """The reply to send; None when FastAPI has sent one."""
+        path: str = scope["path"]
+        method: str = scope["method"]
+        if self._key is not None and not path.startswith(_PUBLIC):
+            self._check_key(headers.get(b"authorization"))
+        caller = Caller(self._tenant(headers), request_id)
+        if path == "/tasks":
+            if method != "POST":
+                raise Problem("method-not-allowed", headers={"Allow": "POST"})
+            self._check_serving()
+            body = await read_body(receive, headers, self._max_body)
+            return await self.gateway.submit(body, caller, headers)
+        if path.startswith("/tasks/") and "/" not in (task_id := path[7:]):
+            if method not in ("GET", "HEAD"):
+                raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD"})
+            return await self.gateway.status(task_id, caller, headers, scope["query_string"])
+        await self._pass_on(scope, caller, headers, receive, send)
+        return None
+
+    async def _pass_on(
+        self, scope: Scope, caller: Caller, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        started = False
+        common = [(b"x-request-id", caller.request_id.encode()), *_ALWAYS]
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": [*message.get("headers", ()), *common]}
+            await send(message)
+
+        inner: MutableMapping[str, Any] = {**scope, CALLER: caller}
+        if scope["method"] == "HEAD" and not scope["path"].endswith("/events"):
+            inner["method"] = "GET"  # the server keeps the body back: it sees its own scope
+        if scope["path"].endswith("/redrive"):
+            self._check_serving()
+        try:
+            await self._api(inner, Limiter(receive, headers, self._max_body), send_with_headers)
+        except Exception:
+            if not started:
+                raise
+            logger.exception("request failed after its answer began", request_id=caller.request_id)
+
+    def _check_key(self, authorization: bytes | None) -> None:
+        if authorization is None:
+            raise Problem("unauthorized", headers={"WWW-Authenticate": 'Bearer realm="taskgate"'})
+        scheme, _, key = authorization.partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self._key or b""):
+            wrong = 'Bearer realm="taskgate", error="invalid_token"'
+            raise Problem("unauthorized", headers={"WWW-Authenticate": wrong})
+
+    def _tenant(self, headers: dict[bytes, bytes]) -> str:
+        if self._tenant_header is None or (given := headers.get(self._tenant_header)) is None:
+            return "default"
+        tenant = given.decode("latin-1")
+        if not ids.is_name(tenant):
+            raise Problem("bad-request", "The tenant has 1 to 64 of A-Z a-z 0-9 . _ -")
+        return tenant
+
+    def _check_serving(self) -> None:
+        if self.gateway.draining:
+            raise Problem("service-draining", retry_after_s=_DRAINING_RETRY_S)
+
+    def _refusal(self, problem: Problem, request_id: str) -> Reply:
+        self.gateway.refusals.note(problem)
+        body = problem.body(request_id)
+        return Reply(problem.status, [*problem.raw_headers(), length(body)], body)

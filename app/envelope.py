@@ -1,0 +1,148 @@
+"""What a submission may say: the strict envelope around a payload whose bytes are kept as sent."""
+
+import json
+import re
+from datetime import datetime
+from math import isinf
+from typing import Annotated, Any
+
+import msgspec
+import pydantic_core
+from msgspec import Meta
+
+from app.errors import Fault, Problem
+from taskgate.contract.ids import NAME, is_name
+
+MAX_DEPTH = 201
+"""Levels of arrays and objects in a payload: pydantic_core's own limit, the same on every Python."""
+
+MAX_METADATA_BYTES = 4_096
+MAX_DELAY_S = 366 * 86_400
+MAX_ATTEMPTS = 100
+_NAMES = "names have 1 to 64 of A-Z a-z 0-9 . _ -"
+
+_Name = Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": f"^{NAME.pattern}$"})]
+_Seconds = Annotated[float, Meta(gt=0, le=MAX_DELAY_S)]
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of `POST /tasks`."""
+
+    type: _Name
+    payload: msgspec.Raw
+    queue: _Name | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    delay_s: Annotated[float, Meta(ge=0, le=MAX_DELAY_S)] | None = None
+    run_at: Annotated[datetime, Meta(tz=True)] | None = None
+    deadline_s: _Seconds | None = None
+    timeout_s: _Seconds | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | None = None
+    metadata: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+_decode = msgspec.json.Decoder(Envelope).decode
+_MEMBERS = re.compile(rb'"(?:' + "|".join(Envelope.__struct_fields__).encode() + rb')"\s*:')
+_HUGE = re.compile(rb"[0-9]\.?[eE]\+?[0-9]{3}|[0-9]{200}")
+"""Only a number that matches can be beyond a float: up to 199 digits with an exponent below 100 cannot."""
+
+
+def parse(body: bytes) -> Envelope:
+    """Raises Problem: not JSON (400), or not a submission (422, with pointers)."""
+    try:
+        envelope = _decode(body)
+    except msgspec.ValidationError as error:
+        raise invalid(_fault(str(error))) from None
+    except msgspec.DecodeError as error:
+        raise Problem("invalid-json", f"{error}.") from None
+    except RecursionError:
+        raise _too_deep("#/payload") from None
+    members = _MEMBERS.findall(body)
+    if len(members) != len(set(members)):
+        _refuse_duplicates(body)
+    if envelope.delay_s is not None and envelope.run_at is not None:
+        raise invalid(Fault("#/run_at", "delay_s and run_at exclude each other", "conflict"))
+    if envelope.queue is not None and not is_name(envelope.queue):
+        raise invalid(Fault("#/queue", _NAMES, "invalid"))
+    if metadata := bytes(envelope.metadata):
+        _check_metadata(metadata)
+    return envelope
+
+
+def value_of(raw: bytes, pointer: str = "#/payload") -> Any:
+    """The JSON value of `raw`, which the envelope's decoder has read over: finite, UTF-8, not too deep."""
+    try:
+        value = pydantic_core.from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        if "recursion" in str(error):
+            raise _too_deep(pointer) from None
+        if "out of range" in str(error):
+            raise _out_of_range(pointer) from None
+        raise Problem("invalid-json", f"{pointer}: {error}.") from None
+    if _HUGE.search(raw) is not None and _holds_infinity(value):
+        raise _out_of_range(pointer)
+    return value
+
+
+def invalid(*faults: Fault) -> Problem:
+    return Problem("validation-error", errors=faults)
+
+
+def pointer(*parts: str | int) -> str:
+    """A JSON Pointer (RFC 6901) as a fragment; names of the caller's are cut, since they may be anything."""
+    return "#" + "".join(f"/{str(part)[:64].replace('~', '~0').replace('/', '~1')}" for part in parts)
+
+
+def _fault(message: str) -> Fault:
+    """msgspec says `what - at `$.where``, and nothing of the value."""
+    what, _, where = message.partition(" - at `$")
+    if missing := re.fullmatch(r"Object missing required field `(.+)`", what):
+        return Fault(pointer(missing[1]), "required", "missing")
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
+        return Fault(pointer(unknown[1]), "unknown field", "unknown-field")
+    if "length <=" in what:
+        what = _NAMES
+    return Fault(pointer(*re.findall(r"\w+", where)), what, "invalid")
+
+
+def _check_metadata(raw: bytes) -> None:
+    if len(raw) > MAX_METADATA_BYTES:
+        raise invalid(Fault("#/metadata", f"at most {MAX_METADATA_BYTES} bytes", "too-large"))
+    if not isinstance(value_of(raw, "#/metadata"), dict):
+        raise invalid(Fault("#/metadata", "expected an object", "invalid"))
+
+
+def _refuse_duplicates(body: bytes) -> None:
+    """A member named twice means something else to every reader; inside the payload it is the handler's business."""
+    names: list[str] = []
+
+    def last(pairs: list[tuple[str, Any]]) -> None:
+        names[:] = [name for name, _ in pairs]
+
+    try:
+        json.loads(body, object_pairs_hook=last)  # the outermost object comes last
+    except (ValueError, RecursionError):
+        return  # the payload's own check says what is wrong
+    for name in set(names):
+        if names.count(name) > 1:
+            raise invalid(Fault(pointer(name), "given more than once", "duplicate"))
+
+
+def _holds_infinity(value: Any) -> bool:
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, float) and isinf(one):
+            return True
+        if isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return False
+
+
+def _too_deep(where: str) -> Problem:
+    return invalid(Fault(where, f"nested deeper than {MAX_DEPTH} levels", "too-deep"))
+
+
+def _out_of_range(where: str) -> Problem:
+    return invalid(Fault(where, "holds a number that is out of range", "out-of-range"))

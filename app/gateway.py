@@ -1,0 +1,96 @@
+"""The parts of one gateway process, and their start and stop."""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from types import FrameType
+
+import redis.asyncio as redis
+import structlog
+from sse_starlette.sse import AppStatus
+
+from app.hub import Hub
+from app.readiness import Readiness
+from app.refusals import RefusalLog
+from app.status import Snapshots, StatusEndpoint
+from app.submit import SubmitEndpoint
+from app.types import TypeRegistry
+from taskgate.contract.models import Limits
+from taskgate.contract.store import Store
+from taskgate.settings import Settings
+
+logger = structlog.get_logger()
+
+
+class Gateway:
+    """Everything that requests share. Knows nothing of HTTP but its two hot endpoints."""
+
+    def __init__(self, settings: Settings, client: redis.Redis) -> None:
+        self.settings = settings
+        self.limits = Limits(tasks=settings.queue_limit_tasks, bytes=settings.queue_limit_bytes)
+        self.draining = False
+        self.refusals = RefusalLog()
+        self._client = client
+        self.store = Store(
+            client,
+            partitions=settings.partitions,
+            retention_ms=settings.retention_s * 1000,
+            dead_retention_ms=settings.dead_retention_s * 1000,
+        )
+        self.types = TypeRegistry(self.store)
+        self.snapshots = Snapshots(self.store, ttl_s=settings.status_cache_ms / 1000, retention_s=settings.retention_s)
+        self.submit = SubmitEndpoint(self.store, types=self.types, snapshots=self.snapshots, limits=self.limits)
+        self.status = StatusEndpoint(self.snapshots, self.store)
+        self.hub = Hub(client, self.store, self.snapshots)
+        self.readiness = Readiness(self.store, settings)
+
+    def drain(self) -> None:
+        """Take nothing new, end the streams; idempotent."""
+        if not self.draining:
+            self.draining = True
+            self.readiness.draining = True
+            self.hub.drain()
+            logger.info("gateway drains")
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The life of the process: wake-ups are listened for, and a signal to stop drains at once."""
+        listening = asyncio.create_task(self.hub.run())
+        try:
+            with self._signals():
+                yield
+        finally:
+            self.drain()
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            await self.close()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Chain to the server's own handlers: the server waits for streams, and streams must know that it waits."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        servers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            AppStatus.should_exit = True  # our handler hides the server's from sse-starlette
+            loop.call_soon_threadsafe(self.drain)
+            before = servers[signal.Signals(number)]
+            if callable(before):
+                before(number, frame)
+
+        for number in servers:
+            signal.signal(number, stop)
+        try:
+            yield
+        finally:
+            for number, before in servers.items():
+                if signal.getsignal(number) is stop:
+                    signal.signal(number, before)

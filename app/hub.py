@@ -1,0 +1,179 @@
+"""Wake-ups for watched tasks: one pub/sub connection per process, however many streams are open."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import redis.asyncio as redis
+import structlog
+from redis.exceptions import RedisError
+
+from app.status import Snapshot, Snapshots
+from taskgate.contract import keys
+from taskgate.contract.group import Group
+from taskgate.contract.models import Event
+from taskgate.contract.store import Store
+
+T = TypeVar("T")
+logger = structlog.get_logger()
+
+EVENTS_A_READ = 500
+
+BACKUP_S = 5.0
+"""A stream looks by itself that often, should a wake-up be lost."""
+
+_SILENCE_S = 10.0
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class Watch:
+    """One watched task, shared by its streams. `generation` moves with each wake-up; what is read of one is shared."""
+
+    def __init__(self, task_id: str, tenant: str, hub: "Hub") -> None:
+        self.task_id = task_id
+        self.streams = 0
+        self.generation = 0
+        self._tenant = tenant
+        self._hub = hub
+        self._moved = asyncio.Event()
+        self._snapshot: asyncio.Task[Snapshot] | None = None
+        self._events: dict[str, asyncio.Task[list[Event]]] = {}
+
+    def wake(self) -> None:
+        self.generation += 1
+        self._snapshot = None
+        self._events = {}
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def wait(self, seen: int, within_s: float) -> None:
+        """Return when the generation is past `seen`; after `within_s` in any case, and then it has moved too."""
+        if self.generation > seen:
+            return
+        try:
+            async with asyncio.timeout(within_s):
+                await self._moved.wait()
+        except TimeoutError:
+            if self.generation == seen:
+                self.wake()
+
+    async def snapshot(self) -> Snapshot:
+        """As of this generation or later. Raises TaskNotFound once the task is purged."""
+        if self._snapshot is None:
+            self._snapshot = _shared(self._hub.snapshots.fresh(self.task_id, self._tenant))
+        return await asyncio.shield(self._snapshot)
+
+    async def events(self, after: str) -> list[Event]:
+        """Up to EVENTS_A_READ events after that id, as of this generation or later."""
+        if after not in self._events:
+            self._events[after] = _shared(self._hub.events(self.task_id, after))
+        return await asyncio.shield(self._events[after])
+
+
+def _shared(reading: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """A read that several streams await, and that goes on when one of them, or all, have gone."""
+    task = asyncio.ensure_future(reading)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
+
+
+class Hub:
+    """Follows the change channels of watched tasks; `run` until cancelled."""
+
+    def __init__(self, client: redis.Redis, store: Store, snapshots: Snapshots) -> None:
+        self.snapshots = snapshots
+        self.draining = False
+        self._client = client
+        self._store = store
+        self._watches: dict[bytes, Watch] = {}
+        self._pubsub: redis.client.PubSub | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._telling = asyncio.Lock()
+        self._reads: Group[tuple[str, str], list[Event]] = Group(self._read_events)
+
+    @contextlib.asynccontextmanager
+    async def watch(self, task_id: str, tenant: str) -> AsyncIterator[Watch]:
+        """Wake-ups for a task from now on: subscribe first, read then, and nothing falls between."""
+        channel = keys.changes(self._store.partition_of(task_id), task_id).encode()
+        watch = self._watches.get(channel)
+        if watch is None:
+            watch = self._watches[channel] = Watch(task_id, tenant, self)
+        watch.streams += 1
+        try:
+            if watch.streams == 1:
+                await self._follow(channel, wanted=True)
+            yield watch
+        finally:
+            watch.streams -= 1
+            if watch.streams == 0:
+                del self._watches[channel]
+                await self._follow(channel, wanted=False)
+
+    def drain(self) -> None:
+        """End all streams: they see `draining` at once."""
+        self.draining = True
+        self._wake_all()
+
+    async def events(self, task_id: str, after: str) -> list[Event]:
+        return await self._reads((task_id, after))
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            started = time.monotonic()
+            self._listening = asyncio.ensure_future(self._listen())
+            try:
+                await asyncio.wait([self._listening])
+            finally:
+                self._pubsub = None
+                self._listening.cancel()
+                [ended] = await asyncio.gather(self._listening, return_exceptions=True)
+            if not isinstance(ended, RedisError | OSError | asyncio.CancelledError):
+                logger.error("the listener for wake-ups failed", exc_info=ended)
+            elif self._watches:
+                logger.warning("lost the connection for wake-ups", error=str(ended), streams=len(self._watches))
+            failures = 0 if time.monotonic() - started > _SILENCE_S else failures + 1
+            await asyncio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+
+    async def _listen(self) -> None:
+        """One connection's life: subscribe to all that is watched, then pass wake-ups on."""
+        async with self._client.pubsub() as pubsub:
+            async with self._telling:
+                await pubsub.subscribe(_IDLE, *self._watches)
+                self._pubsub = pubsub
+            silent = False
+            while True:
+                message = await pubsub.get_message(timeout=_SILENCE_S)
+                if message is None and silent:
+                    raise RedisError("no answer to a ping")
+                silent = message is None
+                if message is None:
+                    await pubsub.ping()
+                elif (watch := self._watches.get(message["channel"])) is not None:
+                    # Also when it confirms a subscription: what happened before, nobody was told of.
+                    watch.wake()
+
+    async def _follow(self, channel: bytes, *, wanted: bool) -> None:
+        async with self._telling:
+            if self._pubsub is None or (channel in self._watches) is not wanted:
+                return
+            try:
+                await (self._pubsub.subscribe(channel) if wanted else self._pubsub.unsubscribe(channel))
+            except (RedisError, OSError):
+                if self._listening is not None:
+                    self._listening.cancel()  # the next connection subscribes to all that is watched then
+
+    def _wake_all(self) -> None:
+        for watch in list(self._watches.values()):
+            watch.wake()
+
+    async def _read_events(self, asked: Sequence[tuple[str, str]]) -> list[list[Event]]:
+        return await asyncio.gather(
+            *(self._store.events(task_id, after=after, count=EVENTS_A_READ) for task_id, after in asked)
+        )
+
+
+_IDLE = "tg:gateway"
+"""Never published to: a subscription must have at least one channel."""

@@ -1,0 +1,98 @@
+"""Entry points of the gateway: `app.main:app` for any ASGI server, `run` for our own."""
+
+import functools
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import structlog
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.supervisors import Multiprocess
+
+from app.api import build
+from app.door import Door
+from app.gateway import Gateway
+from taskgate import settings as environment
+from taskgate.contract import logs
+from taskgate.contract.connection import connect
+from taskgate.settings import Settings
+
+logger = structlog.get_logger()
+
+BACKLOG = 2048
+DRAIN_MAX_S = 10.0
+
+
+def create(settings: Settings) -> Door:
+    """One gateway process' application."""
+    logs.configure(settings.log_format, settings.log_level)
+    gateway = Gateway(settings, connect(settings, "gateway"))
+    return Door(gateway, build(gateway))
+
+
+@functools.cache
+def _from_environment() -> Door:
+    return create(environment.load())
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Configured by the environment when its server starts it."""
+    await _from_environment()(scope, receive, send)
+
+
+def run(settings: Settings, *, port_file: Path | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; returns after a clean stop.
+
+    `port_file`: where to write the chosen port once connections are accepted, for whoever asked for port 0.
+    """
+    logs.configure(settings.log_format, settings.log_level)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Before uvicorn takes the signals, and after: once it has stopped, it raises again what stopped it.
+        signal.signal(number, lambda *_: sys.exit(0))
+    with listen(settings.host, settings.port) as listener:
+        host, port = listener.getsockname()[:2]
+        config = uvicorn.Config(
+            functools.partial(create, settings),
+            factory=True,
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            workers=settings.gateway_processes,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=max(1, round(min(DRAIN_MAX_S, settings.grace_s / 2))),
+        )
+        if port_file is not None:
+            _write(port_file, f"{port}\n")
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        logger.info("gateway listens", url=url, pid=os.getpid(), processes=settings.gateway_processes)
+        try:
+            if settings.gateway_processes == 1:
+                uvicorn.Server(config).run(sockets=[listener])
+            else:
+                Multiprocess(config, sockets=[listener]).run()
+        except SystemExit as stop:
+            if stop.code:
+                raise
+        logger.info("gateway stopped", pid=os.getpid())
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket that already queues connections."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    listener.set_inheritable(True)
+    return listener
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: who waits for the file may read it at once."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)

@@ -1,0 +1,94 @@
+"""The OpenAPI document: FastAPI's own routes, and beside them the two hot endpoints and what all have in common."""
+
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from app.envelope import Envelope
+from app.view import TaskView, encode
+
+_DESCRIPTION = """Submit a job, get 202 at once, watch it live.
+
+A 202 leaves when the task is on disk. Errors are problem documents (RFC 9457); `type` tells what they mean.
+Times are RFC 3339 in UTC, durations carry their unit in the name, `status` is an open enum."""
+
+_ID = {"name": "task_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
+
+
+def document(api: FastAPI) -> bytes:
+    found = get_openapi(title="Taskgate", version="1", description=_DESCRIPTION, routes=api.routes)
+    (task, envelope, problem), components = msgspec.json.schema_components(
+        [TaskView, Envelope, Problem], ref_template="#/components/schemas/{name}"
+    )
+    components["Envelope"]["properties"]["payload"] = {"description": "JSON that fits the schema of the type"}
+    components["Envelope"]["properties"]["metadata"] = {"type": "object", "description": "kept and shown, never read"}
+    for name in ("error", "effort", "metadata"):
+        components["TaskView"]["properties"][name] = {"type": ["object", "null"]}
+    found["components"] = {
+        "schemas": components,
+        "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "TASKGATE_API_KEY, where set"}},
+    }
+    found["security"] = [{}, {"key": []}]
+    found["paths"] = _hot(task, envelope) | found["paths"]
+    for operations in found["paths"].values():
+        for operation in operations.values():
+            _complete(operation, task, problem)
+    return encode(found)
+
+
+class Problem(msgspec.Struct, omit_defaults=True):
+    """Why a request was refused (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    request_id: str
+    errors: list[dict[str, str]] = []
+    """pointer, detail and code of each fault in the body"""
+
+
+def _complete(operation: dict[str, Any], task: dict[str, Any], problem: dict[str, Any]) -> None:
+    responses = operation["responses"]
+    responses.pop("422", None)  # FastAPI's own shape; ours is below
+    if "200" in responses and operation["summary"] in ("Cancel", "Give a failed task new attempts"):
+        del responses["200"]
+        codes = ("200", "202") if operation["summary"] == "Cancel" else ("202",)
+        for code in codes:
+            responses[code] = {"description": "The task", "content": {"application/json": {"schema": task}}}
+    responses["default"] = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
+
+
+def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
+    shown = {"description": "The task", "content": {"application/json": {"schema": task}}}
+    key = {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 255}}
+    fields = {"name": "fields", "in": "query", "schema": {"type": "string"}, "example": "status,progress(percent)"}
+    match = {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}}
+    return {
+        "/tasks": {
+            "post": {
+                "tags": ["tasks"],
+                "summary": "Submit a task",
+                "description": "Answers when the task is on disk. The same `Idempotency-Key` and body within 24 hours "
+                "is the same task (`Idempotent-Replayed: true`). A full queue is 429 with `Retry-After`.",
+                "operationId": "submit",
+                "parameters": [key],
+                "requestBody": {"required": True, "content": {"application/json": {"schema": envelope}}},
+                "responses": {"202": shown},
+            }
+        },
+        "/tasks/{task_id}": {
+            "get": {
+                "tags": ["tasks"],
+                "summary": "The task now",
+                "description": "At most half a second old; `Cache-Control: no-cache` asks for this very moment. "
+                "`Retry-After` and `poll_after_ms` say when to come again.",
+                "operationId": "read",
+                "parameters": [_ID, fields, match],
+                "responses": {"200": shown, "304": {"description": "Nothing has changed"}},
+            }
+        },
+    }

@@ -1,0 +1,25 @@
+"""The log of refusals: one line per kind and second, however many there are."""
+
+import time
+
+import structlog
+
+from app.errors import Problem
+
+logger = structlog.get_logger()
+
+
+class RefusalLog:
+    """Keeps a flood of refused requests from becoming a flood of lines."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[float, int]] = {}
+
+    def note(self, problem: Problem) -> None:
+        logged_at, hidden = self._last.get(problem.slug, (float("-inf"), 0))
+        now = time.monotonic()
+        if now - logged_at < 1:
+            self._last[problem.slug] = logged_at, hidden + 1
+            return
+        self._last[problem.slug] = now, 0
+        logger.info("refused", problem=problem.slug, status=problem.status, not_logged=hidden)

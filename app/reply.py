@@ -1,0 +1,29 @@
+"""A whole answer as the door sends it, and the header lines that all of one kind share."""
+
+from typing import NamedTuple
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Caller(NamedTuple):
+    """Who asks, as the door found out."""
+
+    tenant: str
+    request_id: str
+
+
+CALLER = "taskgate.caller"
+"""Where FastAPI's routes find the Caller in the scope."""
+
+JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+NO_STORE: tuple[bytes, bytes] = (b"cache-control", b"no-store")
+
+
+def length(body: bytes) -> tuple[bytes, bytes]:
+    return b"content-length", b"%d" % len(body)

@@ -1,0 +1,159 @@
+"""FastAPI's part: every endpoint but the two hot ones. A route asks the store and shows what it says."""
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+
+from app import readiness
+from app.errors import KINDS, Problem
+from app.gateway import Gateway
+from app.reply import CALLER, Caller
+from app.status import Snapshot
+from app.stream import Response as StreamResponse
+from app.stream import Stream, is_event_id
+from app.view import encode
+from taskgate.contract import ids
+from taskgate.contract.states import FINAL, Status
+
+router = APIRouter()
+
+
+def _gateway(request: Request) -> Gateway:
+    gateway: Gateway = request.app.state.gateway
+    return gateway
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.scope[CALLER]
+    return caller
+
+
+Parts = Annotated[Gateway, Depends(_gateway)]
+Who = Annotated[Caller, Depends(_caller)]
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    body = value if isinstance(value, bytes) else encode(value)
+    return Response(body, status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
+
+
+def _task(snapshot: Snapshot, status: int = 200) -> Response:
+    return _json(snapshot.body, status, {"X-Task-ID": snapshot.record.id})
+
+
+@router.get("/tasks/{task_id}/result", tags=["tasks"], summary="The result, as the handler returned it")
+async def result(task_id: str, parts: Parts, who: Who) -> Response:
+    """JSON. `204` when the task ended without one, `409` while it has not ended."""
+    snapshot = await parts.snapshots.fresh(task_id, who.tenant)
+    status, found = await parts.store.result(task_id)
+    if not found:
+        return Response(status_code=204, headers={"Cache-Control": "no-store", "X-Task-Status": status})
+    caching = {"Cache-Control": "private, max-age=60", "ETag": f'W/"{snapshot.record.version}"'}
+    return _json(found, headers={**caching, "X-Task-Status": status})
+
+
+@router.get("/tasks/{task_id}/events", tags=["tasks"], summary="Follow a task (server-sent events)")
+async def events(
+    request: Request,
+    task_id: str,
+    parts: Parts,
+    who: Who,
+    last_event_id: Annotated[str | None, Query(description="as the header, for a fresh EventSource")] = None,
+    after: Annotated[str | None, Query(include_in_schema=False)] = None,
+) -> Response:
+    """`snapshot`, then `status`, `progress` and `custom` events as they happen, `end` with the whole task.
+
+    `Last-Event-ID` resumes exactly after that event; `gap` says that some may be missing. `204`: the end was seen.
+    """
+    seen = request.headers.get("last-event-id") or last_event_id or after or None
+    snapshot = await parts.snapshots.fresh(task_id, who.tenant)
+    kept = seen is not None and is_event_id(seen) and await parts.store.has_event(task_id, seen)
+    if kept and snapshot.record.status in FINAL and seen == await parts.store.last_event_id(task_id):
+        return Response(status_code=204, headers={"Cache-Control": "no-store"})
+    stream = Stream(
+        parts.hub,
+        parts.store,
+        task_id=task_id,
+        tenant=who.tenant,
+        cursor=seen if kept else None,
+        gap=seen is not None and not kept,
+    )
+    return StreamResponse(stream.blocks())
+
+
+@router.post("/tasks/{task_id}/cancel", tags=["tasks"], summary="Cancel")
+async def cancel(task_id: str, parts: Parts, who: Who) -> Response:
+    """`200`: it is cancelled (what waits is so at once). `202`: it runs, and will have been stopped soon."""
+    _require_id(task_id)
+    status = await parts.store.cancel(task_id, tenant=who.tenant)
+    snapshot = await parts.snapshots.fresh(task_id, who.tenant)
+    return _task(snapshot, 200 if status is Status.CANCELED else 202)
+
+
+@router.post("/tasks/{task_id}/redrive", tags=["dead letters"], summary="Give a failed task new attempts")
+async def redrive(task_id: str, parts: Parts, who: Who) -> Response:
+    """Repeating the request with the same `X-Request-ID` is no second redrive."""
+    _require_id(task_id)
+    await parts.store.redrive(task_id, request_id=who.request_id, limits=parts.limits, tenant=who.tenant)
+    return _task(await parts.snapshots.fresh(task_id, who.tenant), 202)
+
+
+@router.get("/task-types", tags=["service"], summary="What can be submitted")
+async def task_types(parts: Parts) -> Response:
+    """Each type with the JSON schema of its payload; several schemas of one type while workers are replaced."""
+    found = await parts.types.listed()
+    items = [{**msgspec.structs.asdict(variant.info), "served": variant.served} for variant in found]
+    return _json({"items": items})
+
+
+@router.get("/workers", tags=["service"], summary="Supervisors and their children")
+async def workers(parts: Parts) -> Response:
+    """`alive`: it has beaten within its lease. `whole`: all its children and its guard are there."""
+    now_ms = await parts.store.now_ms()
+    return _json({"items": [readiness.view(worker, now_ms) for worker in await parts.store.workers()]})
+
+
+@router.get("/dead-letters", tags=["dead letters"], summary="Failed tasks of a queue, newest first")
+async def dead_letters(
+    parts: Parts,
+    who: Who,
+    queue: str = "default",
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    before_ms: Annotated[int | None, Query(ge=0, description="only what failed before (Unix ms)")] = None,
+) -> Response:
+    if not ids.is_name(queue):
+        raise Problem("bad-request", "`queue` has 1 to 64 of A-Z a-z 0-9 . _ -")
+    found = await parts.store.dead_letters(queue, limit=limit, before_ms=before_ms)
+    dead = await parts.snapshots.several(found)
+    items = [msgspec.Raw(one.body) for one in dead if one.record.spec.tenant == who.tenant]
+    oldest = min((one.record.finished_ms for one in dead), default=None)
+    return _json({"items": items, "next_before_ms": oldest if len(found) == limit else None})
+
+
+@router.get("/livez", tags=["service"], summary="Whether this process works")
+@router.get("/healthz", include_in_schema=False)
+async def livez() -> Response:
+    return _json({"status": "ok"})
+
+
+@router.get("/readyz", tags=["service"], summary="Whether tasks are accepted, kept and worked on")
+async def readyz(parts: Parts) -> Response:
+    """`503` when any check is not ok; each is named with what was found."""
+    checks = await parts.readiness.checks()
+    ready = all(check.ok for check in checks.values())
+    return _json({"status": "ready" if ready else "not ready", "checks": checks}, 200 if ready else 503)
+
+
+@router.get("/problems/{slug}", tags=["service"], summary="What a problem means")
+async def problem(slug: str) -> Response:
+    kind = KINDS.get(slug)
+    if kind is None:
+        raise Problem("not-found")
+    return PlainTextResponse(f"{kind.title} ({kind.status})\n\n{kind.meaning}\n")
+
+
+def _require_id(task_id: str) -> None:
+    if not ids.is_task_id(task_id):
+        raise Problem("not-found", "There is no such task.")
