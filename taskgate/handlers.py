@@ -286,12 +286,12 @@ def _parameters(function: Callable[..., Any]) -> tuple[bool, bool]:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"handler {name} yields; it must return its result")
     parameters = list(inspect.signature(function).parameters.values())
-    positional = [
-        one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     others = [one for one in parameters if one not in positional and one.default is one.empty]
-    if any(one.kind is one.KEYWORD_ONLY for one in others) or len(positional) > 2 and any(
-        one.default is one.empty for one in positional[2:]
+    if (
+        any(one.kind is one.KEYWORD_ONLY for one in others)
+        or len(positional) > 2
+        and any(one.default is one.empty for one in positional[2:])
     ):
         raise TypeError(f"handler {name} takes (payload, attempt), (payload), (attempt: Attempt) or nothing")
     if len(positional) == 1 and _is_attempt(positional[0].annotation):

@@ -45,9 +45,7 @@ class Exit:
 def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a child gets of the service's environment: the handlers' own variables, none of our secrets."""
     return {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith("TASKGATE_") or name in _KEPT_VARIABLES
+        name: value for name, value in environ.items() if not name.startswith("TASKGATE_") or name in _KEPT_VARIABLES
     }
 
 

@@ -2,18 +2,28 @@
 
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from traceback import StackSummary, walk_tb
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
+from taskgate import handlers
 from taskgate.contract.states import ErrorKind
 
 MESSAGE_CHARS = 2_000
 TRACEBACK_CHARS = 16_000
 _CHAIN = 5
 _GROUP = 10
+_OURS = frozenset(
+    str(folder / name)
+    for folder, names in {
+        Path(__file__).parent: ("sync_child.py", "async_child.py"),
+        Path(handlers.__file__).parent: ("handlers.py",),
+    }.items()
+    for name in names
+)
 _FRAMES_FIRST, _FRAMES_LAST = 5, 25
 
 
@@ -36,8 +46,10 @@ def clean(text: str, limit: int, *, keep_end: bool = False) -> str:
     """At most `limit` characters, none of which JSON or a terminal chokes on. Line ends and tabs stay."""
     if len(text) > limit:
         half = limit // 2
-        text = f"{text[:half]}\n… {len(text) - limit} characters left out …\n{text[-half:]}" if keep_end else (
-            f"{text[:limit]}… ({len(text)} characters)"
+        text = (
+            f"{text[:half]}\n… {len(text) - limit} characters left out …\n{text[-half:]}"
+            if keep_end
+            else (f"{text[:limit]}… ({len(text)} characters)")
         )
     return text.encode("utf-8", "replace").decode().translate(_CONTROLS)
 
@@ -77,7 +89,7 @@ def _lines(error: BaseException) -> Iterator[str]:
     if one is not None:
         yield "… earlier causes left out …\n"
     after = ""
-    for (one, link) in reversed(chain):
+    for one, link in reversed(chain):
         yield after
         after = link
         yield from _frames(one.__traceback__)
@@ -90,6 +102,14 @@ def _lines(error: BaseException) -> Iterator[str]:
                 yield f"  + … and {len(one.exceptions) - _GROUP} more\n"
 
 
+def _handlers_part(trace: TracebackType) -> TracebackType:
+    """Without the frames that lead to the handler: they are the same in every report."""
+    one: TracebackType | None = trace
+    while one is not None and one.tb_frame.f_code.co_filename in _OURS:
+        one = one.tb_next
+    return one or trace
+
+
 def _frames(trace: TracebackType | None) -> Iterator[str]:
     if trace is None:
         return
@@ -97,7 +117,7 @@ def _frames(trace: TracebackType | None) -> Iterator[str]:
     first: list[Any] = []
     last: deque[Any] = deque(maxlen=_FRAMES_LAST)
     left_out = 0
-    for frame in walk_tb(trace):
+    for frame in walk_tb(_handlers_part(trace)):
         if len(first) < _FRAMES_FIRST:
             first.append(frame)
         else:

@@ -218,9 +218,7 @@ class Writer:
     def waiting(self, text: str) -> None:
         """`text` "" ends it."""
         count = self._count()
-        _WAITING.pack_into(
-            self._memory, self._waiting_at, count, self._seq, text.encode("utf-8", "replace"), count
-        )
+        _WAITING.pack_into(self._memory, self._waiting_at, count, self._seq, text.encode("utf-8", "replace"), count)
 
 
 _NAN = math.nan
