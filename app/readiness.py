@@ -63,6 +63,8 @@ class Readiness:
         alive = [worker for worker in await self._store.workers() if is_alive(worker, now_ms)]
         if not alive:
             return Check(False, "no supervisor has beaten within its lease")
+        if not any(worker.types for worker in alive):
+            return Check(False, "no supervisor has published its task types yet")  # every submission would be a 503
         return Check(True, f"{len(alive)} alive, {sum(map(is_whole, alive))} whole")
 
 
