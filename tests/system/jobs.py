@@ -1,0 +1,110 @@
+"""Handlers for system tests. Each attempt leaves stamps of the boot clock in the file named by STAMPS."""
+
+import asyncio
+import os
+import random
+import time
+
+from taskgate import Attempt, Fail, Retry, handler
+
+
+def stamp(kind: str, attempt: Attempt) -> None:
+    """One atomic line: kind, task id, attempt, boot clock in ns, pid."""
+    now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    with open(os.environ["STAMPS"], "ab", buffering=0) as file:  # unbuffered: one write a line
+        file.write(f"{kind} {attempt.id} {attempt.number} {now} {os.getpid()}\n".encode())
+
+
+@handler("cpu", max_attempts=30, retry_base_s=0.05)
+def cpu(payload: dict[str, int], attempt: Attempt) -> int:
+    stamp("start", attempt)
+    until = time.perf_counter() + payload["ms"] / 1000
+    n = 0
+    while time.perf_counter() < until:
+        n += 1
+    stamp("end", attempt)
+    return n
+
+
+@handler("wait", max_attempts=30, retry_base_s=0.05)
+async def wait(payload: dict[str, int], attempt: Attempt) -> str:
+    stamp("start", attempt)
+    await asyncio.sleep(payload["ms"] / 1000)
+    stamp("end", attempt)
+    return "waited"
+
+
+@handler("raises", max_attempts=2, retry_base_s=0.05)
+def raises(payload: dict[str, int], attempt: Attempt) -> None:
+    stamp("start", attempt)
+    stamp("end", attempt)
+    if payload["n"] % 2:
+        raise ValueError("as asked")
+    raise Retry(0.05)
+
+
+@handler("exits", max_attempts=2, retry_base_s=0.05)
+def exits(payload: dict[str, int], attempt: Attempt) -> None:
+    stamp("start", attempt)
+    stamp("end", attempt)
+    os._exit(7)
+
+
+@handler("progress", max_attempts=30, retry_base_s=0.05)
+def progress(payload: dict[str, int], attempt: Attempt) -> int:
+    stamp("start", attempt)
+    for n in range(payload["steps"]):
+        attempt.progress(n, payload["steps"], unit="step", stage="stepping")
+    stamp("end", attempt)
+    return payload["steps"]
+
+
+@handler("hog")
+def hog(payload: dict[str, int], attempt: Attempt) -> int:
+    """One C call that never lets go of the GIL; a thread shows that it makes no step meanwhile."""
+    import threading
+
+    steps = 0
+    stop = False
+
+    def step() -> None:
+        nonlocal steps
+        while not stop:
+            steps += 1
+            time.sleep(0.001)
+
+    threading.Thread(target=step, daemon=True).start()
+    time.sleep(0.05)
+    before = steps
+    stamp("start", attempt)
+    begun = time.monotonic()
+    sum(range(payload["iterations"]))
+    held_s = time.monotonic() - begun
+    stamp("end", attempt)
+    during, stop = steps - before, True
+    return round(held_s * 1000) if during <= 1 else -during
+
+
+@handler("sleeper", max_attempts=3, retry_base_s=0.05)
+def sleeper(payload: dict[str, int], attempt: Attempt) -> int:
+    stamp("start", attempt)
+    for n in range(payload["ms"] // 10):
+        attempt.progress(n * 10, payload["ms"], unit="ms")
+        time.sleep(0.01)
+    stamp("end", attempt)
+    return attempt.number
+
+
+@handler("fails", max_attempts=1)
+def fails(payload: dict[str, int], attempt: Attempt) -> None:
+    raise Fail("as asked")
+
+
+@handler("stubborn", max_attempts=1)
+def stubborn(payload: dict[str, int], attempt: Attempt) -> None:
+    stamp("start", attempt)
+    while True:
+        try:
+            time.sleep(random.random())
+        except BaseException:  # noqa: BLE001 - that is what it is for
+            continue

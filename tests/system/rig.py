@@ -1,0 +1,193 @@
+"""A service of single processes for tests: own Valkey, gateways and supervisors to be stopped, killed and frozen."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+from redis.asyncio import Redis
+
+from taskgate.contract.store import Store
+from tests.conftest import Server, eventually
+
+FINAL = {"succeeded", "failed", "canceled", "expired"}
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Run(NamedTuple):
+    """One attempt as its handler stamped it; times in ns of the boot clock, `end` None when it never got there."""
+
+    task_id: str
+    attempt: int
+    pid: int
+    start: int
+    end: int | None
+
+
+@dataclass
+class Rig:
+    server: Server
+    folder: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.stamps = self.folder / "stamps"
+        self.stamps.touch()
+        self.redis = Redis.from_url(self.server.url)
+        self.store = Store(self.redis)
+        self.http = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=10)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("TASKGATE_")}
+        return clean | {
+            "PYTHONPATH": str(ROOT),
+            "STAMPS": str(self.stamps),
+            "TASKGATE_REDIS_URL": self.server.url,
+            "TASKGATE_PORT": str(self.port),
+            "TASKGATE_HANDLERS": "tests.system.jobs",
+            "TASKGATE_LOG_FORMAT": "json",
+            "TASKGATE_WORKER_PROCESSES": "2",
+            **self.settings,
+            **more,
+        }
+
+    def spawn(self, command: str, **settings: str) -> subprocess.Popen[bytes]:
+        """Start `taskgate <command>`; its log is <command>.log in the folder."""
+        with (self.folder / f"{command}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "taskgate", command],
+                env=self.environment(**settings),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self.processes.append(process)
+        return process
+
+    async def worker(self, **settings: str) -> subprocess.Popen[bytes]:
+        """Start a supervisor and wait until it has beaten with its types known."""
+        process = self.spawn("worker", **settings)
+        await eventually(
+            self.store.workers,
+            lambda found: any(w.pid == process.pid and w.state == "ready" and w.types for w in found),
+            within_s=20,
+        )
+        return process
+
+    async def gateway(self) -> subprocess.Popen[bytes]:
+        process = self.spawn("gateway")
+
+        async def ready() -> int:
+            with contextlib.suppress(httpx.TransportError):
+                return (await self.http.get("/readyz")).status_code
+            return 0
+
+        await eventually(ready, lambda code: code == 200, within_s=20)
+        return process
+
+    async def submit(self, task_type: str, payload: Any, **fields: Any) -> str:
+        """Submit until it is accepted; the id."""
+        while True:
+            answer = await self.http.post("/tasks", json={"type": task_type, "payload": payload, **fields})
+            if answer.status_code == 202:
+                return str(answer.json()["id"])
+            assert answer.status_code == 429, answer.text
+            await asyncio.sleep(float(answer.headers["retry-after"]))
+
+    async def task(self, task_id: str) -> dict[str, Any]:
+        answer = await self.http.get(f"/tasks/{task_id}", headers={"Cache-Control": "no-cache"})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    async def ended(self, task_id: str, *, within_s: float = 30) -> dict[str, Any]:
+        return await eventually(lambda: self.task(task_id), lambda task: task["status"] in FINAL, within_s=within_s)
+
+    async def running(self, task_id: str, *, within_s: float = 10) -> dict[str, Any]:
+        return await eventually(lambda: self.task(task_id), lambda t: t["status"] == "running", within_s=within_s)
+
+    def runs(self) -> list[Run]:
+        """Every attempt whose handler started."""
+        starts: dict[tuple[str, int, int], int] = {}
+        ends: dict[tuple[str, int, int], int] = {}
+        for line in self.stamps.read_text().splitlines():
+            kind, task_id, attempt, at, pid = line.split()
+            (starts if kind == "start" else ends)[task_id, int(attempt), int(pid)] = int(at)
+        return [
+            Run(task_id, attempt, pid, at, ends.get((task_id, attempt, pid)))
+            for (task_id, attempt, pid), at in starts.items()
+        ]
+
+    async def children(self) -> list[dict[str, Any]]:
+        """Every child of every supervisor, as the last beats told."""
+        return [dict(child) for worker in await self.store.workers() for child in worker.children]
+
+    async def close(self) -> None:
+        await self.http.aclose()
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(25)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        await self.redis.aclose()
+
+
+def children_of(pid: int) -> list[int]:
+    """Pids of the direct children, any thread's."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def task_children(supervisor: int) -> list[int]:
+    """The supervisor's children that run handlers."""
+    return [pid for pid in children_of(supervisor) if "workers.child" in command_of(pid)]
+
+
+def overlaps(runs: list[Run], killed: dict[int, int]) -> list[tuple[Run, Run]]:
+    """Pairs of runs of one task that overlap. A run without an end lasts until its process was killed.
+
+    `killed`: pid -> boot clock in ns when it was certainly dead.
+    """
+    by_task: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_task[run.task_id].append(run)
+    found = []
+    for each in by_task.values():
+        ordered = sorted(each, key=lambda run: run.start)
+        for earlier, later in zip(ordered, ordered[1:], strict=False):
+            end = earlier.end if earlier.end is not None else killed.get(earlier.pid, earlier.start)
+            if later.start < end:
+                found.append((earlier, later))
+    return found

@@ -1,0 +1,239 @@
+"""Workers die and freeze; every accepted task ends once, and no two of its runs overlap."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.conftest import eventually
+from tests.system.rig import FINAL, Rig, command_of, overlaps, task_children
+
+
+def boot_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def mixture(count: int) -> list[tuple[str, dict[str, int]]]:
+    """40 % CPU of 50 to 300 ms, 20 % async waits, 20 % raise or Retry, 10 % os._exit, 10 % progress at full rate."""
+    jobs: list[tuple[str, dict[str, int]]] = []
+    for n in range(count):
+        share = n % 10
+        if share < 4:
+            jobs.append(("cpu", {"ms": random.randint(50, 300)}))
+        elif share < 6:
+            jobs.append(("wait", {"ms": random.randint(50, 500)}))
+        elif share < 8:
+            jobs.append(("raises", {"n": n // 10}))
+        elif share < 9:
+            jobs.append(("exits", {"n": n}))
+        else:
+            jobs.append(("progress", {"steps": 20_000}))
+    random.shuffle(jobs)
+    return jobs
+
+
+async def submit_all(rig: Rig, jobs: list[tuple[str, dict[str, int]]]) -> dict[str, str]:
+    """Every accepted id, with its type."""
+    return {await rig.submit(task_type, payload): task_type for task_type, payload in jobs}
+
+
+async def all_ended(rig: Rig, ids: dict[str, str], *, within_s: float) -> list[Any]:
+    async def unfinished() -> int:
+        return sum(record is None or record.status not in FINAL for record in await rig.store.read(list(ids)))
+
+    await eventually(unfinished, lambda left: left == 0, within_s=within_s, every_s=0.2)
+    return await rig.store.read(list(ids))
+
+
+class Killer:
+    """SIGKILLs a random child that works, once per period, until stopped."""
+
+    def __init__(self, rig: Rig, pids: Any, *, every_s: float) -> None:
+        self.killed: dict[int, int] = {}
+        self._rig = rig
+        self._pids = pids
+        self._every_s = every_s
+        self._task = asyncio.ensure_future(self._run())
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            if victims := self._pids():
+                pid = random.choice(victims)
+                os.kill(pid, signal.SIGKILL)
+                await eventually(lambda: _gone(pid), bool, every_s=0.001)
+                self.killed[pid] = boot_ns()
+
+
+async def _gone(pid: int) -> bool:
+    """Dead for the system: gone, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def hits(rig: Rig, killed: dict[int, int]) -> int:
+    """Kills that struck between a handler's start and its end record."""
+    return len({run.pid for run in rig.runs() if run.end is None and run.pid in killed})
+
+
+def check(records: list[Any], ids: dict[str, str]) -> None:
+    ends = Counter((ids[record.id], str(record.status)) for record in records)
+    kinds = {name for name, _ in ends}
+    for name in kinds & {"cpu", "wait", "progress"}:
+        assert ends[name, "succeeded"] == sum(n for (each, _), n in ends.items() if each == name), ends
+    for name in kinds & {"raises", "exits"}:
+        assert ends[name, "failed"] == sum(n for (each, _), n in ends.items() if each == name), ends
+
+
+async def _whole(rig: Rig, supervisor: int) -> bool:
+    """The pool as it started: children idle, none missing, none doubled."""
+    children = await rig.children()
+    return len(children) == 4 == len(task_children(supervisor)) and all(c["state"] == "idle" for c in children)
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.full)])
+async def test_every_task_ends_once_while_children_are_killed(rig: Rig, count: int) -> None:
+    """The pool is 2 sync children and a spare, and one async child."""
+    supervisor = await rig.worker()
+    await rig.gateway()
+    await eventually(lambda: _whole(rig, supervisor.pid), bool, within_s=20)
+    killer = Killer(rig, lambda: task_children(supervisor.pid), every_s=1.0 if count == 1000 else 0.5)
+    ids = await submit_all(rig, mixture(count))
+    records = await all_ended(rig, ids, within_s=110)
+    await killer.stop()
+
+    check(records, ids)
+    assert overlaps(rig.runs(), killer.killed) == []
+    assert hits(rig, killer.killed) >= (20 if count == 1000 else 3), killer.killed
+    await eventually(lambda: _whole(rig, supervisor.pid), bool, within_s=20)
+
+
+async def test_a_killed_supervisor_takes_its_children_with_it_and_loses_nothing(rig: Rig) -> None:
+    """Lease of 1 s, two supervisors, one of them killed and replaced again and again."""
+    rig.settings["TASKGATE_LEASE_S"] = "1"
+    stays = await rig.worker()
+    await rig.gateway()
+    ids = await submit_all(rig, mixture(100))
+    killed: dict[int, int] = {}
+    for _ in range(4):
+        victim = await rig.worker()
+        await asyncio.sleep(random.uniform(0.2, 0.8))
+        children = task_children(victim.pid)
+        victim.kill()
+        victim.wait()
+        for pid in children:
+            await eventually(lambda pid=pid: _gone(pid), bool, within_s=1)  # type: ignore[misc]
+            killed[pid] = boot_ns()
+    records = await all_ended(rig, ids, within_s=60)
+
+    assert {record.status for record in records} <= {"succeeded", "failed"}
+    assert all(record.status == "succeeded" for record in records if ids[record.id] in ("cpu", "wait", "progress"))
+    assert overlaps(rig.runs(), killed) == []
+    assert [w.pid for w in await rig.store.workers()] == [stays.pid]
+
+
+async def test_a_frozen_supervisors_child_stops_before_the_task_runs_elsewhere(rig: Rig) -> None:
+    rig.settings["TASKGATE_LEASE_S"] = "1"
+    frozen = await rig.worker()
+    await rig.gateway()
+    task_id = await rig.submit("sleeper", {"ms": 5000})
+    await rig.running(task_id)
+    await eventually(lambda: _runs(rig, task_id), len)
+    [child] = [run.pid for run in rig.runs() if run.task_id == task_id]
+    await rig.worker()
+    os.kill(frozen.pid, signal.SIGSTOP)
+
+    second = await eventually(lambda: _runs(rig, task_id), lambda runs: len(runs) == 2, within_s=15)
+    assert await _stopped(child)
+    assert {run.attempt for run in second} == {1, 2}
+    ended = await rig.ended(task_id)
+    assert (ended["status"], ended["attempt"]) == ("succeeded", 2)
+    os.kill(frozen.pid, signal.SIGCONT)
+    await eventually(lambda: _gone(child), bool)
+    assert [run.end for run in await _runs(rig, task_id) if run.attempt == 1] == [None]
+    stale = await eventually(lambda: _stale_writes(rig, frozen.pid), bool)
+    assert stale >= 1
+
+
+async def _runs(rig: Rig, task_id: str) -> list[Any]:
+    return [run for run in rig.runs() if run.task_id == task_id]
+
+
+async def _stopped(pid: int) -> bool:
+    """Stopped by the guard, or dead already."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] in ("T", "Z")
+    except OSError:
+        return True
+
+
+async def _stale_writes(rig: Rig, pid: int) -> int:
+    return sum(worker.stale_writes for worker in await rig.store.workers() if worker.pid == pid)
+
+
+async def test_a_call_that_holds_the_gil_past_the_lease_runs_once_and_is_seen_computing(rig: Rig) -> None:
+    rig.settings["TASKGATE_LEASE_S"] = "1"
+    await rig.worker()
+    await rig.gateway()
+    begun = time.monotonic()
+    sum(range(20_000_000))
+    iterations = int(20_000_000 * 4.5 / (time.monotonic() - begun))
+    task_id = await rig.submit("hog", {"iterations": iterations})
+    await rig.running(task_id)
+    seen: list[dict[str, Any]] = []
+
+    async def look() -> dict[str, Any]:
+        seen.append(await rig.task(task_id))
+        return seen[-1]
+
+    ended = await eventually(look, lambda task: task["status"] in FINAL, within_s=60, every_s=0.2)
+    assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
+    held_ms = (await rig.http.get(f"/tasks/{task_id}/result")).json()
+    assert held_ms >= 4000, f"another thread of the child went on: {held_ms}"
+    running = [task for task in seen if task["status"] == "running"]
+    assert max(task["heartbeat_age_ms"] for task in running) < 1000
+    assert "computing" in {task["health"] for task in running}
+    assert {task["health"] for task in running} <= {None, "computing", "waiting", "starved"}
+    assert len(await _runs(rig, task_id)) == 1
+
+
+async def test_the_202s_survive_a_killed_valkey(rig: Rig) -> None:
+    await rig.worker(TASKGATE_WORKER_PROCESSES="1", TASKGATE_QUEUES="elsewhere")
+    await rig.gateway()
+    answers = await asyncio.gather(*(rig.submit("cpu", {"ms": 1}) for _ in range(1000)))
+    rig.server.stop(signal.SIGKILL)
+    rig.server.start("--appendonly", "yes", "--appendfsync", "always")
+
+    records = await eventually(lambda: rig.store.read(answers), bool)
+    assert all(record is not None and record.status == "queued" for record in records)
+
+
+async def test_no_supervisor_process_is_left_behind(rig: Rig) -> None:
+    worker = await rig.worker()
+    family = task_children(worker.pid)
+    guards = [pid for pid in _descendants(worker.pid) if "workers.guard" in command_of(pid)]
+    assert len(guards) == 1
+    worker.kill()
+    worker.wait()
+    for pid in [*family, *guards]:
+        await eventually(lambda pid=pid: _gone(pid), bool, within_s=5)  # type: ignore[misc]
+
+
+def _descendants(pid: int) -> list[int]:
+    from tests.system.rig import children_of
+
+    found = children_of(pid)
+    return found + [each for child in found for each in _descendants(child)]

@@ -1,0 +1,136 @@
+"""Claiming: as many tasks as there are free slots, at once when something waits, silent when nothing does."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from taskgate.contract.connection import BLOCK_S
+from taskgate.contract.errors import NoSuchWorker, OutcomeUnknown, StoreUnavailable
+from taskgate.contract.models import Claimed, Served
+from taskgate.contract.store import Store
+from workers.lease import Lease
+
+log = structlog.get_logger()
+
+
+class Room(NamedTuple):
+    """Free slots: of sync children, of sync children that have run nothing, of async children."""
+
+    sync: int
+    virgin: int
+    asynchronous: int
+
+
+class Claims:
+    """One loop that claims, one that blocks on the wake markers of what there is room for.
+
+    A claim may run while the blocking pop is under way. When there is room for more than the pop waits for, a nudge
+    ends it. A marker taken without room left is put back by a claim of nothing, for the other supervisors.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        blocking: Store,
+        lease: Lease,
+        *,
+        worker_id: str,
+        lease_ms: int,
+        room: Callable[[], Room],
+        take: Callable[[Claimed], None],
+    ) -> None:
+        self._store = store
+        self._blocking = blocking
+        self._lease = lease
+        self._worker_id = worker_id
+        self._lease_ms = lease_ms
+        self._room = room
+        self._take = take
+        self._served: list[Served] = []
+        self._fresh: list[Served] = []
+        self._wake = asyncio.Event()
+        self._waiting_for: frozenset[Served] = frozenset()
+        self._marker_taken = False
+        self.stopped = False
+
+    def serve(self, served: Sequence[Served], *, fresh: Sequence[Served]) -> None:
+        """What may be claimed; `fresh` needs a child that has run nothing."""
+        self._served, self._fresh = list(served), list(fresh)
+        self._wake.set()
+
+    def try_now(self) -> None:
+        """A slot is free, or something may wait."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Claim until cancelled."""
+        while True:
+            await self._wake.wait()
+            await self._lease.contact.wait()
+            self._wake.clear()
+            try:
+                await self._claim_all()
+                if not self._wanted() <= self._waiting_for:
+                    await self._store.nudge(self._worker_id)
+            except NoSuchWorker:
+                log.warning("reaped by another supervisor; a beat comes before the next claim")
+                self._lease.silent()
+                self._wake.set()
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                log.warning("claim was not answered", error=str(error))
+                self._lease.silent()
+                self._wake.set()
+
+    async def listen(self) -> None:
+        """Block on the markers until cancelled."""
+        while True:
+            await self._lease.contact.wait()
+            self._waiting_for = self._wanted()
+            marks = [(partition, each) for partition in self._store.partitions for each in sorted(self._waiting_for)]
+            try:
+                if await self._blocking.wait_for_work(marks, worker_id=self._worker_id, timeout_s=BLOCK_S):
+                    self._marker_taken = True
+                    self._wake.set()
+            except StoreUnavailable as error:
+                log.warning("wake markers cannot be watched", error=str(error))
+                self._lease.silent()
+
+    async def _claim_all(self) -> None:
+        if self.stopped:
+            return
+        for partition in self._store.partitions:
+            while self._lease.holds:
+                room = self._room()
+                got = await self._claim(partition, self._fresh, sync=min(room.virgin, room.sync))
+                room = self._room()
+                got += await self._claim(partition, self._served, sync=room.sync, asynchronous=room.asynchronous)
+                if not got:
+                    break
+
+    async def _claim(self, partition: int, served: Sequence[Served], *, sync: int, asynchronous: int = 0) -> int:
+        if not served or not (sync > 0 or asynchronous > 0 or self._marker_taken):
+            return 0
+        self._marker_taken = False
+        claimed = await self._store.claim(
+            partition,
+            self._worker_id,
+            served=served,
+            free_sync=max(0, sync),
+            free_async=max(0, asynchronous),
+            lease_ms=self._lease_ms,
+        )
+        for task in claimed:
+            self._take(task)
+        return len(claimed)
+
+    def _wanted(self) -> frozenset[Served]:
+        if self.stopped:
+            return frozenset()
+        room = self._room()
+        free = {"sync": room.sync, "async": room.asynchronous}
+        wanted = {each for each in self._served if free[each.kind] > 0}
+        if min(room.virgin, room.sync) > 0:
+            wanted.update(self._fresh)
+        return frozenset(wanted)

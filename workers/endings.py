@@ -1,0 +1,120 @@
+"""What an attempt's end becomes: the outcome for the store, and the error that says why."""
+
+import signal
+from collections.abc import Mapping
+
+import msgspec
+
+from taskgate.contract.models import Finish, Submission, TaskSpec, TypeInfo
+from taskgate.contract.states import ErrorKind
+from workers import retry
+from workers.children import Exit
+from workers.holdings import Holding
+from workers.wire import Done, HandlerInfo, Submitted
+
+_json = msgspec.json.encode
+
+
+def json_text(text: str) -> bytes:
+    return _json(text)
+
+
+def error_json(kind: ErrorKind, message: str, **more: object) -> bytes:
+    return _json({"kind": kind, "message": message, **more})
+
+
+def death_message(how: Exit) -> str:
+    if how.signal is not None:
+        return f"the child was killed by {signal.Signals(how.signal).name}"
+    return f"the child exited with code {how.code}"
+
+
+def after_death(holding: Holding, how: Exit, *, kind: ErrorKind, message: str, pid: int) -> bytes:
+    """The error of an attempt whose child died under it."""
+    more: dict[str, object] = {
+        "exit_code": how.code,
+        "signal": how.signal and signal.Signals(how.signal).name,
+        "pid": pid,
+    }
+    if how.stack:
+        more["stack"] = how.stack
+    return error_json(kind, message, attempt=holding.task.attempt, **more)
+
+
+def retry_delay_ms(handler: HandlerInfo | None, attempt: int, asked_s: float | None) -> int:
+    """What the handler asked for, else the backoff of its type."""
+    if asked_s is None:
+        base_s, max_s = (handler.retry_base_s, handler.retry_max_s) if handler else (1.0, 300.0)
+        asked_s = retry.delay_s(attempt, base_s=base_s, max_s=max_s)
+    return round(asked_s * 1000)
+
+
+def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]) -> Submission:
+    """A task that a handler submitted, with its type's defaults."""
+    info = types.get(child.type)
+    spec = TaskSpec(
+        id=child.id,
+        type=child.type,
+        queue=child.queue or (info.queue if info else parent.queue),
+        tenant=parent.tenant,
+        priority=child.priority,
+        timeout_s=child.timeout_s or (info.timeout_s if info else parent.timeout_s),
+        max_attempts=child.max_attempts or (info.max_attempts if info else parent.max_attempts),
+        schema=info.schema_hash if info else "",
+        deadline_s=child.deadline_s,
+        metadata=msgspec.Raw(child.metadata),
+        parent=parent.id,
+    )
+    return Submission(
+        id=spec.id,
+        queue=spec.queue,
+        type=spec.type,
+        tenant=spec.tenant,
+        priority=spec.priority,
+        spec=_json(spec),
+        payload=child.payload,
+        delay_ms=round(child.delay_s * 1000),
+        deadline_ms=round((child.deadline_s or 0) * 1000),
+    )
+
+
+def outcome_of(done: Done) -> str:
+    """`succeeded`, `failed`, `retry` or `canceled` for the store."""
+    match done.outcome:
+        case "succeeded" | "canceled" | "retry":
+            return done.outcome
+        case "timeout":
+            return "retry"
+    return "retry" if done.may_retry else "failed"
+
+
+def finish(
+    holding: Holding,
+    outcome: str,
+    *,
+    handler: HandlerInfo | None,
+    retention_ms: int,
+    dead_retention_ms: int,
+    result: bytes = b"",
+    error: bytes = b"",
+    retry_after_s: float | None = None,
+    progress: bytes = b"",
+    effort: bytes = b"",
+    submitted: list[Submission] | None = None,
+) -> Finish:
+    """The item for the store."""
+    task = holding.task
+    return Finish(
+        id=task.id,
+        epoch=task.epoch,
+        outcome=outcome,
+        result=result,
+        error=error,
+        retry_delay_ms=retry_delay_ms(handler, task.attempt, retry_after_s) if outcome == "retry" else 0,
+        progress=progress,
+        effort=effort,
+        max_attempts=task.spec.max_attempts,
+        retention_ms=retention_ms,
+        dead_retention_ms=dead_retention_ms,
+        submitted=submitted or [],
+    )

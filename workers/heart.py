@@ -1,0 +1,124 @@
+"""The beat: says in time that this supervisor lives, and takes the answer to whom it concerns."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+
+from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
+from taskgate.contract.models import BeatAnswer, Held, Served, WorkerInfo
+from taskgate.contract.store import Store
+from workers.background import Background
+from workers.lease import Lease
+from workers.slot import boot_ns
+from workers.watch import Watch
+
+log = structlog.get_logger()
+
+TRIM_EVERY_S = 30.0
+LEAST_PAUSE_S = 0.01
+
+
+class Speaker(Protocol):
+    """What the heart asks before a beat, and tells after it."""
+
+    def describe(self) -> WorkerInfo: ...
+
+    def names(self, partition: int) -> Sequence[Held]: ...
+
+    @property
+    def served(self) -> Sequence[Served]: ...
+
+    def heard(self, partition: int, answer: BeatAnswer) -> None: ...
+
+
+class Heart:
+    """Beats every third of the lease on a connection of its own, and reaps whoever stopped beating.
+
+    An unanswered beat is tried again at once: its timeout is a sixth of the lease, and nothing goes before it.
+    """
+
+    def __init__(self, store: Store, lease: Lease, speaker: Speaker, *, worker_id: str, lease_s: float) -> None:
+        self._store = store
+        self._lease = lease
+        self._speaker = speaker
+        self._every_s = lease_s / 3
+        self._retry_s = lease_s / 30
+        self._watches = [Watch(worker_id) for _ in store.partitions]
+        self._wake = asyncio.Event()
+        self._background = Background()
+        self._trimmed_s = time.monotonic()
+        self.late_ms = 0.0
+        """How late the last beat was sent."""
+
+    def now(self) -> None:
+        """Beat without waiting for the next turn."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        due = time.monotonic()
+        while True:
+            self._wake.clear()
+            self.late_ms = max(0.0, time.monotonic() - due) * 1000
+            if await self.beat():
+                due = self._next_turn()
+                self._trim_in_turn()
+            else:
+                due = time.monotonic() + self._retry_s
+            await self._pause(due - time.monotonic())
+
+    async def beat(self) -> bool:
+        """One beat to every partition; whether all were answered."""
+        sent_ns = boot_ns()
+        try:
+            for partition in self._store.partitions:
+                answer = await self._store.beat(
+                    partition,
+                    self._speaker.describe(),
+                    held=self._speaker.names(partition),
+                    served=self._speaker.served,
+                )
+                self._speaker.heard(partition, answer)
+                await self._reap(partition, answer)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            log.warning("beat was not answered", error=str(error))
+            self._lease.contact.clear()
+            for watch in self._watches:
+                watch.contact_lost()
+            return False
+        self._lease.answered(sent_ns)
+        return True
+
+    def _next_turn(self) -> float:
+        now = time.monotonic()
+        verdicts = [at for watch in self._watches if (at := watch.next_verdict_s()) is not None]
+        return max(now + LEAST_PAUSE_S, min([now + self._every_s, *verdicts]))
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _reap(self, partition: int, answer: BeatAnswer) -> None:
+        for worker_id, watched in self._watches[partition].look(answer.beats, time.monotonic()).items():
+            log.warning("supervisor is dead", dead=worker_id, partition=partition, counter=watched.counter)
+            while await self._store.reap(partition, worker_id, watched=watched):
+                pass
+
+    def _trim_in_turn(self) -> None:
+        if time.monotonic() - self._trimmed_s >= TRIM_EVERY_S:
+            self._trimmed_s = time.monotonic()
+            self._background.spawn(self._trim())
+
+    async def _trim(self) -> None:
+        try:
+            for partition in self._store.partitions:
+                while await self._store.trim(partition) >= 128:
+                    pass
+        except (StoreUnavailable, OutcomeUnknown):
+            log.info("trim was put off")

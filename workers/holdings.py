@@ -1,0 +1,76 @@
+"""The attempts that this supervisor owns, from the claim to the answer to their end."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from taskgate.contract.models import Claimed, Held
+from workers.children import ChildProcess, StopReason
+from workers.slot import Progress
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """One claimed attempt. It is named in every beat until the store has answered its end."""
+
+    task: Claimed
+    child: ChildProcess | None = None
+    seq: int = 0
+    handed_ns: int = 0
+    stop: StopReason | None = None
+    killed_as: str | None = None
+    """The error kind that a kill of ours gives it (`memory`, `timeout`)."""
+    ending: bool = False
+    """Its end is on the way to the store."""
+    lost: bool = False
+    """The store says that it is not ours any more: nothing of it is written."""
+    progress: Progress | None = None
+    effort: bytes = b""
+    checkpoint: bytes = b""
+    events: list[tuple[str, bytes]] = field(default_factory=list)
+    reports: int = 0
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.task.id
+
+
+class Holdings:
+    """Every holding by task id, and by child and sequence number while a child has it."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Holding] = {}
+        self._by_seq: dict[tuple[ChildProcess, int], Holding] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Holding]:
+        return iter(list(self._by_id.values()))
+
+    def add(self, holding: Holding) -> None:
+        self._by_id[holding.id] = holding
+
+    def get(self, task_id: str) -> Holding | None:
+        return self._by_id.get(task_id)
+
+    def assign(self, holding: Holding, child: ChildProcess, seq: int) -> None:
+        holding.child, holding.seq = child, seq
+        self._by_seq[child, seq] = holding
+
+    def of(self, child: ChildProcess, seq: int) -> Holding | None:
+        return self._by_seq.get((child, seq))
+
+    def released_by_child(self, holding: Holding) -> None:
+        if holding.child is not None:
+            self._by_seq.pop((holding.child, holding.seq), None)
+
+    def drop(self, holding: Holding) -> None:
+        """Forget it: the store has answered."""
+        self.released_by_child(holding)
+        if self._by_id.get(holding.id) is holding:
+            del self._by_id[holding.id]
+
+    def names(self, partition: int) -> list[Held]:
+        return [Held(h.id, h.task.epoch) for h in self._by_id.values() if h.task.partition == partition]

@@ -1,0 +1,39 @@
+"""The lease: until when this supervisor may claim, hand over and start."""
+
+import asyncio
+from collections.abc import Callable
+
+from workers.guard_client import GuardClient
+from workers.slot import boot_ns
+
+MARGIN_SHARE = 0.05
+"""Part of the lease kept back, for the time between a check and what it allowed."""
+
+
+class Lease:
+    """Extended by answered beats alone, counted from the moment the beat was sent; the guard is told each time.
+
+    `contact` is set while Redis answered the last call: whoever failed clears it, the next answered beat sets it.
+    """
+
+    def __init__(self, lease_s: float, guard: GuardClient) -> None:
+        self._length_ns = int(lease_s * (1 - MARGIN_SHARE) * 1e9)
+        self._guard = guard
+        self.deadline_ns = 0
+        self.on_silent: Callable[[], None] = lambda: None
+        self.contact = asyncio.Event()
+
+    @property
+    def holds(self) -> bool:
+        return boot_ns() < self.deadline_ns
+
+    def answered(self, sent_ns: int) -> None:
+        """A beat sent at that time of the boot clock was answered."""
+        self.deadline_ns = sent_ns + self._length_ns
+        self._guard.deadline(self.deadline_ns)
+        self.contact.set()
+
+    def silent(self) -> None:
+        """A call was not answered: nothing goes to Redis before the next answered beat."""
+        self.contact.clear()
+        self.on_silent()

@@ -1,0 +1,176 @@
+"""The pool: a fixed number of children of each kind, one spare, every death replaced."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from workers.background import Background
+from workers.children import ChildProcess, ChildSpec, Exit
+from workers.guard_client import GuardClient
+from workers.wire import Message, Ready, StartFailed, Unclean
+
+log = structlog.get_logger()
+
+START_PAUSE_S = (0.1, 5.0)
+"""Before another start when children die before they are ready: first and longest."""
+PIPELINE_NS = 2_000_000
+"""Tasks run shorter than this on average may be handed over ahead, as many as fit into it, at most PIPELINE."""
+PIPELINE = 16
+PIPELINE_BEHIND_NS = 50_000_000
+"""What waits behind a task that has run so long is taken back."""
+
+
+class Pool:
+    """Children of one kind. At most `size` are busy; one more is kept warm, so that a death costs no start.
+
+    The guard knows a child before it is given anything, and a zombie is reaped only when the guard has let go of it.
+    """
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        size: int,
+        *,
+        guard: GuardClient,
+        on_message: Callable[[ChildProcess, Message], None],
+        on_exit: Callable[[ChildProcess, Exit], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.spec = spec
+        self.size = size
+        self._guard = guard
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._on_change = on_change
+        self._children: list[ChildProcess] = []
+        self._guarded: set[ChildProcess] = set()
+        self._retiring: set[ChildProcess] = set()
+        self._used: set[ChildProcess] = set()
+        self._background = Background()
+        self._buried = asyncio.Event()
+        self._pause_s = 0.0
+        self._stopping = False
+        self.mean_run_ns = 10**9
+
+    @property
+    def children(self) -> list[ChildProcess]:
+        return list(self._children)
+
+    @property
+    def ready(self) -> list[ChildProcess]:
+        """Children that may be given tasks, those that have worked before first."""
+        usable = [child for child in self._children if self._usable(child)]
+        return sorted(usable, key=lambda child: child not in self._used)
+
+    def _usable(self, child: ChildProcess) -> bool:
+        return child.ready and child.exit is None and child in self._guarded and child not in self._retiring
+
+    @property
+    def depth(self) -> int:
+        """How many tasks a child may hold: 1, or more where measured run times are tiny."""
+        if self.spec.kind == "async":
+            return self.spec.slots
+        return max(1, min(PIPELINE, PIPELINE_NS // max(1, self.mean_run_ns)))
+
+    def ran(self, run_ns: int) -> None:
+        """Learn from a finished task; a long one counts at once, short ones slowly."""
+        self.mean_run_ns = max(run_ns, (7 * self.mean_run_ns + run_ns) // 8)
+
+    def free(self) -> int:
+        """How many tasks can be handed over now."""
+        room = 0
+        for child in self._offered():
+            room += max(0, self.depth - len(child.outstanding))
+        return room
+
+    def virgins(self) -> int:
+        """How many of the free ones can go to a child that has run nothing."""
+        return sum(child not in self._used and not child.outstanding for child in self._offered())
+
+    def _offered(self) -> list[ChildProcess]:
+        """The children that count towards `size`: the busy ones first, then idle ones."""
+        ready = self.ready
+        busy = [child for child in ready if child.outstanding]
+        retiring = sum(bool(child.outstanding) for child in self._retiring)
+        idle = [child for child in ready if not child.outstanding]
+        return (busy + idle)[: max(0, self.size - retiring)]
+
+    def choose(self, *, virgin: bool) -> ChildProcess | None:
+        """The child for the next task: an idle one, else the one with the shortest pipeline."""
+        offered = [child for child in self._offered() if len(child.outstanding) < self.depth]
+        if virgin:
+            offered = [child for child in offered if child not in self._used and not child.outstanding]
+        return min(offered, key=lambda child: len(child.outstanding), default=None)
+
+    def used(self, child: ChildProcess) -> None:
+        self._used.add(child)
+
+    def fill(self) -> None:
+        """Start what is missing, the spare included."""
+        wanted = 0 if self._stopping or not self.size else self.size + (self.spec.kind == "sync")
+        have = len(self._children) - len(self._retiring)
+        for _ in range(wanted - have):
+            self._background.spawn(self._bring_up())
+
+    def retire(self, child: ChildProcess) -> None:
+        """Give it nothing more; it exits when it has done what it holds, and is replaced now."""
+        if child in self._retiring or child.exit is not None:
+            return
+        self._retiring.add(child)
+        self.fill()
+        self.let_go(child)
+
+    def let_go(self, child: ChildProcess) -> None:
+        """Ask a retiring child that holds nothing to exit."""
+        if child in self._retiring and not child.outstanding and child.exit is None and not child.finish():
+            child.kill()
+
+    async def stop(self) -> None:
+        """Kill what is left and wait until every child is reaped."""
+        self._stopping = True
+        for child in self._children:
+            child.kill()
+        while self._children:
+            self._buried.clear()
+            await self._buried.wait()
+
+    async def _bring_up(self) -> None:
+        if self._pause_s:
+            await asyncio.sleep(self._pause_s)
+        if self._stopping:
+            return
+        child = ChildProcess.start(self.spec, on_message=self._message, on_exit=self._exited)
+        self._children.append(child)
+        await self._guard.add(child.pid)
+        self._guarded.add(child)
+        self._on_change()
+
+    def _message(self, child: ChildProcess, message: Message) -> None:
+        match message:
+            case Ready():
+                self._pause_s = 0.0
+            case StartFailed(error):
+                log.error("child could not start", pid=child.pid, kind=self.spec.kind, error=error)
+            case Unclean(reasons):
+                log.warning("child is recycled", pid=child.pid, reasons=reasons)
+                self.retire(child)
+        self._on_message(child, message)
+
+    def _exited(self, child: ChildProcess, how: Exit) -> None:
+        if not child.ready:
+            first, longest = START_PAUSE_S
+            self._pause_s = min(longest, max(first, self._pause_s * 2))
+        self._on_exit(child, how)
+        self._background.spawn(self._bury(child))
+
+    async def _bury(self, child: ChildProcess) -> None:
+        await self._guard.remove(child.pid)
+        child.reap()
+        child.close()
+        self._children.remove(child)
+        for each in (self._guarded, self._retiring, self._used):
+            each.discard(child)
+        self._buried.set()
+        self.fill()
+        self._on_change()

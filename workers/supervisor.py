@@ -1,0 +1,281 @@
+"""The supervisor: one per host, owns all Redis I/O of its children, runs no user code."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import structlog
+import uvloop
+
+from taskgate.contract import keys, logs
+from taskgate.contract.connection import connect
+from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
+from taskgate.contract.ids import new_worker_id
+from taskgate.contract.models import BeatAnswer, Held, Served, WorkerInfo
+from taskgate.contract.store import Store
+from taskgate.settings import Settings
+from workers.agenda import Agenda
+from workers.background import Background
+from workers.claims import Claims
+from workers.guard_client import GuardClient
+from workers.heart import Heart
+from workers.inbox import Inbox
+from workers.lease import Lease
+from workers.outbox import Outbox
+from workers.runner import Runner
+
+log = structlog.get_logger()
+
+SOFT_STOP_S = 5.0
+"""Before the end of the grace: what still runs gets its soft signal."""
+LEAVE_S = 1.0
+"""Kept of the grace for hand-backs and goodbye."""
+
+
+class Supervisor:
+    """Built from its parts, `run` until a signal asks it to stop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.id = new_worker_id()
+        self._started_ms = int(time.time() * 1000)
+        self._state = "starting"
+        self._clients = [connect(settings, role) for role in ("supervisor", "supervisor-beat", "supervisor-claim")]
+        self._store, beating, blocking = (self._store_on(client) for client in self._clients)
+        self._guard = GuardClient(pause_s=settings.pause_s, on_change=self._guard_changed)
+        self._lease = Lease(settings.lease_s, self._guard)
+        self._outbox = Outbox(self._store, self.id, self._lease)
+        self._agenda = Agenda(self._store, self._lease)
+        self._runner = Runner(
+            settings,
+            self._store,
+            self._outbox,
+            self._lease,
+            self._guard,
+            worker_id=self.id,
+            now_ms=self._agenda.now_ms,
+            on_room=self._on_room,
+            on_types=self._on_types,
+        )
+        self._claims = Claims(
+            self._store,
+            blocking,
+            self._lease,
+            worker_id=self.id,
+            lease_ms=settings.lease_ms,
+            room=self._runner.room,
+            take=self._runner.take,
+        )
+        self._heart = Heart(beating, self._lease, self, worker_id=self.id, lease_s=settings.lease_s)
+        self._lease.on_silent = self._heart.now
+        self._inbox = Inbox(
+            self._clients[0],
+            [name for p in self._store.partitions for name in (keys.inbox(p, self.id), keys.notices(p))],
+            self._told,
+        )
+        self._suspects: dict[str, int] = {}
+        self._served: list[Served] = []
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._announced = False
+        self._background = Background()
+
+    def _store_on(self, client: Any) -> Store:
+        settings = self._settings
+        return Store(
+            client,
+            partitions=settings.partitions,
+            retention_ms=settings.retention_s * 1000,
+            dead_retention_ms=settings.dead_retention_s * 1000,
+        )
+
+    async def run(self) -> int:
+        """Work until SIGTERM or SIGINT; the exit code."""
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(each, self._asked_to_stop)
+        log.info("supervisor starts", worker_id=self.id, pid=os.getpid(), lease_s=self._settings.lease_s)
+        await self._guard.start()
+        parts = [
+            self._forever(self._heart.run()),
+            self._forever(self._claims.run()),
+            self._forever(self._claims.listen()),
+            self._forever(self._agenda.run()),
+            self._forever(self._inbox.run()),
+            self._forever(self._runner.telemetry.run()),
+        ]
+        for pool in self._runner.pools:
+            pool.fill()
+        stop = asyncio.ensure_future(self._stop.wait())
+        broken, _ = await asyncio.wait([stop, *parts], return_when=asyncio.FIRST_COMPLETED)
+        failed = [part for part in broken if part is not stop]
+        for part in failed:
+            log.error("a part of the supervisor failed", error=repr(part.exception()), exc_info=part.exception())
+        await self._drain()
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(stop, *parts, return_exceptions=True) if not failed else None
+        await self._guard.close()
+        for client in self._clients:
+            await client.aclose()
+        log.info("supervisor stopped", worker_id=self.id)
+        return 1 if failed else 0
+
+    def _forever(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return asyncio.ensure_future(coroutine)
+
+    def _asked_to_stop(self) -> None:
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    async def _drain(self) -> None:
+        """No more claims, keep beating; soft signal, kill, hand back: all within the grace."""
+        grace_s = self._settings.grace_s
+        leave_s, soft_s = min(LEAVE_S, grace_s / 5), min(SOFT_STOP_S, grace_s / 2)
+        begun = time.monotonic()
+        log.info("draining", worker_id=self.id, tasks=len(self._runner.holdings), grace_s=grace_s)
+        self._state = "draining"
+        self._claims.stopped = True
+        self._runner.take_back_unread()
+        self._heart.now()
+        await self._until_empty(grace_s - soft_s - (time.monotonic() - begun), hurry=True)
+        self._runner.drain()
+        left_s = grace_s - leave_s - (time.monotonic() - begun)
+        await self._until_empty(min(left_s, soft_s) if not self._hurry.is_set() else min(left_s, 1.0))
+        self._runner.kill_all()
+        await self._until_empty(leave_s / 2)
+        for pool in self._runner.pools:
+            await pool.stop()
+        await self._until_empty(leave_s / 2)
+        await self._goodbye()
+
+    async def _until_empty(self, seconds: float, *, hurry: bool = False) -> None:
+        deadline = time.monotonic() + seconds
+        while len(self._runner.holdings) and time.monotonic() < deadline and not (hurry and self._hurry.is_set()):
+            await asyncio.sleep(0.01)
+
+    async def _goodbye(self) -> None:
+        try:
+            for partition in self._store.partitions:
+                await self._store.goodbye(partition, self.id)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            log.warning("could not say goodbye; the others will notice", error=str(error))
+
+    @property
+    def served(self) -> Sequence[Served]:
+        return self._served
+
+    def names(self, partition: int) -> Sequence[Held]:
+        return self._runner.holdings.names(partition)
+
+    def describe(self) -> WorkerInfo:
+        """What this supervisor says of itself at every beat."""
+        runner = self._runner
+        return WorkerInfo(
+            id=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_ms=self._started_ms,
+            lease_ms=self._settings.lease_ms,
+            queues=sorted({each.queue for each in self._served}),
+            types=sorted(f"{info.type}:{info.schema_hash}" for info in runner.types.values()),
+            state=self._state,
+            children=[
+                {
+                    "pid": child.pid,
+                    "kind": pool.spec.kind,
+                    "state": "starting" if not child.ready else "busy" if child.outstanding else "idle",
+                    "tasks": [h.id for seq in child.outstanding if (h := runner.holdings.of(child, seq))],
+                }
+                for pool in runner.pools
+                for child in pool.children
+            ],
+            wanted_children=sum(pool.size for pool in runner.pools),
+            guard="ok" if self._guard.alive else "down",
+            stale_writes=runner.stale_writes,
+        )
+
+    def heard(self, partition: int, answer: BeatAnswer) -> None:
+        """The answer to a beat."""
+        self._agenda.clock_is(answer.now_ms)
+        self._agenda.next_due(partition, answer.next_due_ms)
+        for held in answer.lost:
+            self._runner.lost(held.task_id, held.epoch)
+        for task_id in answer.canceling:
+            self._runner.cancel(task_id)
+        self._doubt(partition, answer.unknown)
+        if answer.claimable:
+            self._claims.try_now()
+        if not self._announced:
+            self._on_types()
+
+    def _doubt(self, partition: int, unknown: Sequence[Held]) -> None:
+        """Ours, but not named: the second time in a row it is handed back, unless its claim arrived meanwhile."""
+        missing = {each.task_id: each.epoch for each in unknown if self._runner.holdings.get(each.task_id) is None}
+        for task_id, epoch in missing.items():
+            if self._suspects.get(task_id) == epoch:
+                log.warning("a claim's reply was lost, handing back", task_id=task_id, worker_id=self.id)
+                self._runner.give_back_unknown(partition, task_id, epoch)
+        self._suspects = missing
+
+    def _told(self, message: str) -> None:
+        """A message of the inbox or to all supervisors."""
+        match message.split():
+            case ["cancel", task_id]:
+                self._runner.cancel(task_id)
+            case ["due", at]:
+                for partition in self._store.partitions:
+                    self._agenda.next_due(partition, int(at))
+            case ["look"]:
+                self._heart.now()
+            case ["drain"]:
+                self._stop.set()
+
+    def _on_room(self) -> None:
+        self._claims.try_now()
+
+    def _guard_changed(self, alive: bool) -> None:
+        log.log(20 if alive else 30, "guard is up" if alive else "guard is down: no claims", worker_id=self.id)
+        if alive and hasattr(self, "_claims"):
+            self._claims.try_now()
+
+    def _on_types(self) -> None:
+        """A child told what it can run: publish it, then claim it."""
+        if not hasattr(self, "_claims"):
+            return
+        self._background.spawn(self._announce())
+
+    async def _announce(self) -> None:
+        runner = self._runner
+        if not runner.types:
+            return
+        try:
+            await self._store.announce(list(runner.types.values()))
+        except (StoreUnavailable, OutcomeUnknown):
+            self._announced = False
+            return
+        self._announced = True
+        self._state = "ready" if self._state == "starting" else self._state
+        queues = self._settings.queues or tuple(sorted({info.queue for info in runner.types.values()}))
+        served = [Served(queue, info.type, info.kind) for queue in queues for info in runner.types.values()]
+        if served == self._served:
+            return
+        self._served = served
+        fresh = {name for name, handler in runner.handlers.items() if handler.fresh_process}
+        self._claims.serve(
+            [each for each in served if each.type not in fresh], fresh=[each for each in served if each.type in fresh]
+        )
+        self._heart.now()
+
+
+def run(settings: Settings) -> int:
+    """`taskgate worker`: block until stopped; the exit code."""
+    logs.configure(settings.log_format, settings.log_level)
+    return uvloop.run(_main(settings))
+
+
+async def _main(settings: Settings) -> int:
+    return await Supervisor(settings).run()

@@ -1,0 +1,246 @@
+"""Telemetry: samples slots and /proc four times a second and writes what changed, in groups."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from taskgate.contract.models import Report, TypeInfo
+from taskgate.contract.states import Health
+from workers import health
+from workers.children import ChildProcess
+from workers.holdings import Holding, Holdings
+from workers.outbox import Outbox
+from workers.procstat import Numbers, ProcStat
+from workers.slot import Sample, TaskSample, boot_ns
+
+EVERY_S = 0.25
+EFFORT_EVERY_NS = 1_000_000_000
+EVENT_EVERY_NS = 10_000_000_000
+JUDGED_OVER_NS = 1_000_000_000
+"""Health is judged over that long: shorter intervals mistake one tick of the CPU clock for a trend."""
+
+
+@dataclass(slots=True)
+class _Track:
+    """What was seen of one child while it works."""
+
+    stat: ProcStat
+    base: Numbers | None = None
+    """At the hand-over of the task now running; None where that was not measured."""
+    judged: Numbers | None = None
+    judged_ns: int = 0
+    rss_peak: int = 0
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was last written of one attempt."""
+
+    progress_at_ns: int = 0
+    stage: str = ""
+    health: str = ""
+    effort_ns: int = 0
+    event_ns: int = 0
+
+
+class Telemetry:
+    """Looks from outside only: nothing here waits for a child."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        outbox: Outbox,
+        *,
+        children: Callable[[], Iterable[ChildProcess]],
+        types: Mapping[str, TypeInfo],
+        now_ms: Callable[[], int],
+        paused: Callable[[], bool],
+        stall_after_s: float,
+        over_limit: Callable[[Holding, int], None],
+        stale: Callable[[Holding], None],
+    ) -> None:
+        self._holdings = holdings
+        self._outbox = outbox
+        self._children = children
+        self._types = types
+        self._now_ms = now_ms
+        self._paused = paused
+        self._stall_after_ms = stall_after_s * 1000
+        self._over_limit = over_limit
+        self._stale = stale
+        self._tracks: dict[ChildProcess, _Track] = {}
+        self._told: dict[Holding, _Told] = {}
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        while True:
+            started = time.monotonic()
+            for child in self._children():
+                if child.outstanding and child.exit is None:
+                    self._look(child)
+            await asyncio.sleep(max(0.01, EVERY_S - (time.monotonic() - started)))
+
+    def starts(self, child: ChildProcess) -> None:
+        """An idle child is given a task: its effort counts from here."""
+        track = self._track(child)
+        track.base = track.judged = track.stat.sample()
+        track.judged_ns = boot_ns()
+        track.rss_peak = 0
+
+    def forget_base(self, child: ChildProcess) -> None:
+        """Tasks follow each other too fast to tell whose effort is whose."""
+        if child in self._tracks:
+            self._tracks[child].base = None
+
+    def gone(self, child: ChildProcess) -> None:
+        track = self._tracks.pop(child, None)
+        if track is not None:
+            track.stat.close()
+
+    def ended(self, holding: Holding, *, run_cpu_ms: int | None, gc_ms: int, shared: bool) -> bytes:
+        """Effort of an attempt that has ended, as JSON."""
+        self._told.pop(holding, None)
+        track = self._tracks.get(holding.child) if holding.child is not None else None
+        wait_ms = rss = peak = None
+        if track is not None and track.base is not None and not shared:
+            now = track.stat.sample()
+            if now is not None:
+                wait_ms, rss = now.wait_ms - track.base.wait_ms, now.rss_bytes
+                peak = max(track.rss_peak, rss)
+        return _effort(holding, cpu_ms=run_cpu_ms, wait_ms=wait_ms, gc_ms=gc_ms, rss=rss, peak=peak, shared=shared)
+
+    def flush(self, holding: Holding) -> asyncio.Future[str | None] | None:
+        """Send what an attempt emitted and has not been written yet; None when there is nothing."""
+        if not holding.events and not holding.checkpoint:
+            return None
+        return self._send(holding)
+
+    def _track(self, child: ChildProcess) -> _Track:
+        if child not in self._tracks:
+            self._tracks[child] = _Track(ProcStat(child.pid))
+        return self._tracks[child]
+
+    def _look(self, child: ChildProcess) -> None:
+        track = self._track(child)
+        now_ns, numbers, sample = boot_ns(), track.stat.sample(), child.sample()
+        if numbers is not None:
+            track.rss_peak = max(track.rss_peak, numbers.rss_bytes)
+        for seq, task in sample.tasks.items():
+            holding = self._holdings.of(child, seq)
+            if holding is not None and not holding.ending:
+                self._look_at(holding, child, track, sample, task, numbers, now_ns)
+        if now_ns - track.judged_ns >= JUDGED_OVER_NS:
+            track.judged, track.judged_ns = numbers, now_ns
+
+    def _look_at(
+        self,
+        holding: Holding,
+        child: ChildProcess,
+        track: _Track,
+        sample: Sample,
+        task: TaskSample,
+        numbers: Numbers | None,
+        now_ns: int,
+    ) -> None:
+        told = self._told.setdefault(holding, _Told(event_ns=now_ns))
+        shared = child.spec.kind == "async"
+        report: dict[str, bytes | str] = {}
+        if task.progress is not None and task.progress.at_ns != told.progress_at_ns:
+            told.progress_at_ns = task.progress.at_ns
+            holding.progress = task.progress
+            report["progress"] = task.progress.json(now_ms=self._now_ms(), now_ns=now_ns)
+            if task.progress.stage != told.stage or now_ns - told.event_ns >= EVENT_EVERY_NS:
+                told.stage, told.event_ns = task.progress.stage, now_ns
+                holding.events.append(("progress", bytes(report["progress"])))  # type: ignore[arg-type]
+        verdict = self._judge(track, task, numbers, now_ns)
+        if verdict is not None and verdict != told.health:
+            told.health = verdict
+            report["health"] = verdict
+        if numbers is not None and now_ns - told.effort_ns >= EFFORT_EVERY_NS:
+            told.effort_ns = now_ns
+            based = track.base if not shared else None
+            report["effort"] = holding.effort = _effort(
+                holding,
+                cpu_ms=numbers.cpu_ms - based.cpu_ms if based else None,
+                wait_ms=numbers.wait_ms - based.wait_ms if based else None,
+                gc_ms=sample.gc_ns // 1_000_000 if shared else None,
+                rss=numbers.rss_bytes,
+                peak=track.rss_peak,
+                shared=shared,
+            )
+        limit_mb = self._types[holding.task.spec.type].memory_limit_mb if not shared else None
+        if limit_mb and numbers is not None and numbers.rss_bytes > limit_mb << 20:
+            self._over_limit(holding, numbers.rss_bytes)
+        if report or holding.events or holding.checkpoint:
+            self._send(holding, **report)
+
+    def _judge(self, track: _Track, task: TaskSample, numbers: Numbers | None, now_ns: int) -> Health | None:
+        paused = self._paused()
+        interval_ms = (now_ns - track.judged_ns) / 1e6
+        if not paused and interval_ms * 1e6 < JUDGED_OVER_NS and task.started_ns:
+            return None
+        before = track.judged if numbers is not None else None
+        last_ns = max(task.started_ns, task.progress.at_ns if task.progress else 0)
+        return health.judge(
+            health.Evidence(
+                interval_ms=interval_ms,
+                cpu_ms=numbers.cpu_ms - before.cpu_ms if before and numbers else None,
+                cpu_wait_ms=numbers.wait_ms - before.wait_ms if before and numbers else None,
+                quiet_ms=(now_ns - last_ns) / 1e6,
+                waiting=task.waiting is not None,
+                paused=paused,
+            ),
+            stall_after_ms=self._stall_after_ms,
+        )
+
+    def _send(self, holding: Holding, **fields: bytes | str) -> asyncio.Future[str | None]:
+        holding.reports += 1
+        events, holding.events = holding.events, []
+        checkpoint, holding.checkpoint = holding.checkpoint, b""
+        item = Report(
+            id=holding.id,
+            epoch=holding.task.epoch,
+            number=holding.reports,
+            checkpoint=checkpoint,
+            events=events,
+            **fields,  # type: ignore[arg-type]
+        )
+        answer = self._outbox.report(holding.task.partition, item)
+
+        def heard(future: asyncio.Future[str | None]) -> None:
+            word = None if future.cancelled() or future.exception() else future.result()
+            if word is None:  # never written: what must not be lost goes with the next one
+                holding.events[:0] = events
+                holding.checkpoint = holding.checkpoint or checkpoint
+            elif word in ("stale", "not_found"):
+                self._stale(holding)
+
+        answer.add_done_callback(heard)
+        return answer
+
+
+def _effort(
+    holding: Holding,
+    *,
+    cpu_ms: int | None,
+    wait_ms: int | None,
+    gc_ms: int | None,
+    rss: int | None,
+    peak: int | None,
+    shared: bool,
+) -> bytes:
+    task = holding.task
+    return msgspec.json.encode(
+        {
+            "queue_wait_ms": task.claimed_ms - task.created_ms if task.attempt == 1 else None,
+            "cpu_ms": cpu_ms,
+            "cpu_wait_ms": wait_ms,
+            "gc_pause_ms": gc_ms,
+            "rss_bytes": rss,
+            "rss_peak_bytes": peak,
+            "shared": shared,
+        }
+    )
