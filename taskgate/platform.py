@@ -5,8 +5,6 @@ import resource
 import sys
 from pathlib import Path
 
-_V1_UNLIMITED = 1 << 60
-
 
 def missing_features() -> list[str]:
     """What Taskgate needs of the kernel and does not get (an old kernel, or a sandbox that forbids it)."""
@@ -48,7 +46,7 @@ def open_files_limit() -> int:
 def memory_bytes(root: Path = Path("/")) -> int | None:
     """Memory that this process may use: the least of the machine's and its cgroups'; None when nothing says."""
     limits = [*_cgroup_values(root, v2="memory.max", v1="memory.limit_in_bytes"), *_physical_memory(root)]
-    return min((int(text) for text in limits if text != "max" and int(text) < _V1_UNLIMITED), default=None)
+    return min((int(text) for text in limits if text != "max"), default=None)
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:

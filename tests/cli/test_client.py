@@ -181,6 +181,14 @@ def test_a_stream_that_never_comes_back_is_given_up(receiver: Receiver) -> None:
     assert 1 <= len(waits) <= 5
 
 
+def test_patience_is_for_failures_in_a_row(receiver: Receiver) -> None:
+    for n in range(1, 7):
+        receiver.answers += [stream("retry: 10\n\n" + event("status", {}, at=f"{n}-0")), hang_up]
+    receiver.answers.append(stream(event("end", {}, at="9-0")))
+    with Client(receiver.url, patience_s=0.3) as client:
+        assert len(list(client.events(TASK_ID))) == 7
+
+
 def test_pauses_grow_and_spread() -> None:
     first, tenth = [], []
     for _ in range(200):
