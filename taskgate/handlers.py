@@ -209,8 +209,8 @@ def handler(
 ) -> Callable[[F], F]:
     """Make a function the handler of a task type; the function itself stays as it is.
 
-    `retry_on`: exceptions after which another attempt is made (default: all). `memory_limit_mb`: what one run may use on top of
-    what its process used before (sync only). `fresh_process`: a process of its own for every run (sync only).
+    `retry_on`: exceptions after which another attempt is made (default: all). Sync handlers only: `memory_limit_mb` is
+    what one run may use on top of what its process used before, `fresh_process` gives every run a process of its own.
     """
     _check(task_type, "task type")
     _check(queue, "queue")
@@ -241,7 +241,7 @@ def handler(
 
 
 def child_start(function: F) -> F:
-    """Run `function` once in every child before its first task: pools, models. An async one runs in async children only."""
+    """Run `function` once in every child before its first task: pools, models. An async one in async children only."""
     _starts[function.__code__.co_filename, function.__qualname__] = function
     return function
 
@@ -288,11 +288,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[bool, bool]:
     parameters = list(inspect.signature(function).parameters.values())
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     others = [one for one in parameters if one not in positional and one.default is one.empty]
-    if (
-        any(one.kind is one.KEYWORD_ONLY for one in others)
-        or len(positional) > 2
-        and any(one.default is one.empty for one in positional[2:])
-    ):
+    if any(one.kind is one.KEYWORD_ONLY for one in others) or any(one.default is one.empty for one in positional[2:]):
         raise TypeError(f"handler {name} takes (payload, attempt), (payload), (attempt: Attempt) or nothing")
     if len(positional) == 1 and _is_attempt(positional[0].annotation):
         return False, True

@@ -145,21 +145,18 @@ class AsyncChild:
 
     async def _outcome(self, run: Run) -> Outcome:
         task, attempt = run.task, run.attempt
+        call = execution.prepare(self._handlers.get(task.type), task.type, task.payload)
+        if isinstance(call, Outcome):
+            return call
+        # Not earlier: a coroutine that is cancelled before its first step never runs, and would never report.
+        run.cancelable = True
+        if (reason := attempt.stop_reason) is not None:
+            return execution.stopped(reason)
         try:
-            call = execution.prepare(self._handlers.get(task.type), task.type, task.payload)
-            if isinstance(call, Outcome):
-                return call
-            # Not earlier: a coroutine that is cancelled before its first step never runs, and would never report.
-            run.cancelable = True
-            if (reason := attempt.stop_reason) is not None:
-                return execution.stopped(reason)
-            try:
-                result = await call.handler.call(call.payload, attempt)
-            except BaseException as error:  # noqa: BLE001 — also SystemExit, KeyboardInterrupt: they end this task only
-                return execution.failed(call.handler, error, attempt.stop_reason)
-            return execution.succeeded(call.handler, result, self._result_max_bytes)
-        except asyncio.CancelledError:
-            return execution.stopped(attempt.stop_reason or execution.StopReason.CANCEL)
+            result = await call.handler.call(call.payload, attempt)
+        except BaseException as error:  # noqa: BLE001 — also SystemExit, KeyboardInterrupt: they end this task only
+            return execution.failed(call.handler, error, attempt.stop_reason)
+        return execution.succeeded(call.handler, result, self._result_max_bytes)
 
     def _ended(self, *, last: bool) -> None:
         if self._runs:
@@ -187,9 +184,7 @@ class AsyncChild:
                 run.cancelable = False
                 run.main.cancel()
 
-    def _new_task(
-        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any
-    ) -> asyncio.Task[Any]:
+    def _new_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """What a handler starts is stepped under the handler's name, and ends with it."""
         run = _run.get()
         if run is None:

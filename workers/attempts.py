@@ -25,9 +25,9 @@ class ChildAttempt(Attempt):
         self._seq = task.seq
         self._record = record
         writer = record.writer(task.seq)
-        self._report = writer.progress
-        self._report_wait = writer.waiting
-        self._send = send
+        self._report: Callable[..., None] = writer.progress
+        self._report_wait: Callable[..., None] = writer.waiting
+        self._send: Callable[..., None] = send
         self._ends_ns = started_ns + int(task.timeout_s * 1e9)
         self._stopped: StopReason | None = None
 

@@ -86,6 +86,10 @@ def _own_environment(start: wire.Start) -> None:
     os.environ.pop("PYTHONPATH", None)
     if start.python_path is not None:
         os.environ["PYTHONPATH"] = start.python_path
+    if start.root in sys.path:
+        # Behind everything else: what lies beside our code must not hide the handlers' own modules.
+        sys.path.remove(start.root)
+        sys.path.append(start.root)
     sys.path.insert(0, str(Path.cwd()))
 
 

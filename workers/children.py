@@ -5,7 +5,6 @@ import contextlib
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -22,7 +21,8 @@ from workers.wire import ChildSpec
 
 __all__ = ["ChildProcess", "ChildSpec", "Exit", "StopReason", "child_environment"]
 
-_ROOT = str(Path(__file__).parent.parent)
+_ROOT = Path(__file__).parent.parent
+_INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
 _STACK_BYTES = 64 * 1024
 _QUIET_S = 0.02
 """A stack has arrived when nothing more has for so long."""
@@ -108,11 +108,11 @@ class ChildProcess:
         return set(self._records)
 
     def hand_over(self, claimed: Claimed, *, deadline_ns: int, last: bool = False) -> int | None:
-        """Send a task; returns its sequence, or None when there is no room (or no child).
+        """Send a task; returns its sequence, or None when there is no room, or no child that is ready.
 
         `last`: the child exits after it.
         """
-        if not self._free or self.exit is not None or not self._open:
+        if not self._free or not self.ready or self.exit is not None or not self._open:
             return None
         seq, record = self._last_seq + 1, self._free[-1]
         spec = claimed.spec
@@ -156,7 +156,7 @@ class ChildProcess:
         return self._slot.sample()
 
     def soft_stop(self, seq: int, reason: StopReason) -> None:
-        """Ask the handler of `seq` to end. One that has not started yet is not run; one that has ended is left alone."""
+        """Ask the handler of `seq` to end. What has not started is not run; what has ended is left alone."""
         record = self._records.get(seq)
         if record is not None and self.exit is None:
             self._slot.records[record].ask_stop(seq, reason)
@@ -215,10 +215,12 @@ class ChildProcess:
             slot=self._slot.fd,
             stack=stack_writer,
             python_path=environ.get("PYTHONPATH"),
+            root=None if _INSTALLED else str(_ROOT),
         )
-        # The folder of this very code first, and not the working directory (-P): a `workers` of the user's own must
-        # not be taken for ours. The child puts both right before it loads handlers.
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_ROOT, start.python_path]))
+        # The folder of this very code, and not the working directory (-P): a `workers` of the user's own must not be
+        # taken for ours. The child puts both right before it loads handlers.
+        if start.root is not None:
+            environ["PYTHONPATH"] = os.pathsep.join(filter(None, [start.root, start.python_path]))
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "workers.child", msgspec.json.encode(start).decode()],
             stdin=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ MESSAGE = struct.Struct("=cqQ")
 """Operation, value, number of the request (0: no answer wanted). From the guard: operation, 0, number."""
 
 ADD, REMOVE, DEADLINE, LOST, SYNC = b"a", b"r", b"d", b"l", b"s"
-"""Groups come and go; the boot-clock ns up to which the lease is sure; kill that group; answer when all this is known."""
+"""Groups come and go; the boot-clock ns up to which the lease is sure; kill that group; only answer."""
 
 DONE, PAUSED, RESUMED = b"k", b"p", b"c"
 

@@ -71,7 +71,7 @@ class GuardClient:
             await self._connection.ask(REMOVE, group)
 
     def deadline(self, boot_ns: int) -> None:
-        """Up to then the lease is sure. At it the groups are stopped, `pause_s` later killed; a later one frees them."""
+        """Up to `boot_ns` the lease is sure: then the groups stop, until a later one comes or `pause_s` is over."""
         self._deadline_ns = boot_ns
         if self._connection is not None:
             self._connection.tell(DEADLINE, boot_ns)
@@ -192,7 +192,8 @@ class Connection:
         if not answer.done():
             log.error("the guard does not answer; it is replaced", pid=self.pid)
             self._kill()
-        return await answer
+        answered: bool = await answer
+        return answered
 
     def hang_up(self) -> None:
         """It kills what it knows, and exits."""

@@ -141,7 +141,7 @@ def _threads() -> int:
 
 
 def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def _processes() -> bool:

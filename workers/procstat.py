@@ -25,9 +25,9 @@ class ProcStat:
     """
 
     def __init__(self, pid: int) -> None:
-        folder = f"/proc/{pid}"
-        self._stat = os.open(f"{folder}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        self._tasks = f"{folder}/task"
+        folder = Path(f"/proc/{pid}")
+        self._stat = os.open(folder / "stat", os.O_RDONLY | os.O_CLOEXEC)
+        self._tasks = folder / "task"
         self._schedstats: dict[str, int] = {}
 
     def sample(self) -> Numbers | None:
@@ -50,7 +50,7 @@ class ProcStat:
         """Summed over its threads: the process's own file knows the main thread only."""
         total = 0
         try:
-            threads = set(os.listdir(self._tasks))
+            threads = {path.name for path in self._tasks.iterdir()}
         except OSError:
             return 0
         for gone in self._schedstats.keys() - threads:
@@ -58,7 +58,7 @@ class ProcStat:
         for thread in threads:
             with contextlib.suppress(OSError):
                 if thread not in self._schedstats:
-                    path = f"{self._tasks}/{thread}/schedstat"
+                    path = self._tasks / thread / "schedstat"
                     self._schedstats[thread] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 total += int(os.pread(self._schedstats[thread], _BUFFER, 0).split()[1])
         return total

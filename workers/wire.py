@@ -47,6 +47,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """Where faulthandler writes."""
     python_path: str | None
     """PYTHONPATH as handlers, and what they start, are to see it."""
+    root: str | None
+    """The folder of our code, when it had to be put in front of it."""
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="task"):
