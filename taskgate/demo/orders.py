@@ -23,10 +23,9 @@ class Order:
 def first_wave(*, short: bool) -> list[Order]:
     """All but what is made from the census: 18 tasks, the one to be killed first, so that it starts at once."""
     census: dict[str, Any] = {"limit": 300} if short else {}
-    waits_s = 6 if short else 10
     return [
         Order("whole library", "demo.census", census, role="victim", attempts=2),
-        *(Order(f"waiter {n}", "demo.wait", {"seconds": waits_s + n, "steps": 20}) for n in range(1, 5)),
+        *(waiter(n) for n in range(1, 5)),
         Order("deaf to SIGTERM", "demo.stubborn", {}, {"timeout_s": 3}, role="stubborn", ends="failed"),
         Order("to be cancelled", "demo.sleep", {"seconds": 120}, role="canceled", ends="canceled"),
         Order("bad order", "demo.fail", {"order": 4711}, role="dead", ends="failed", attempts=2),
@@ -41,6 +40,11 @@ def first_wave(*, short: bool) -> list[Order]:
     ]
 
 
+def waiter(number: int) -> Order:
+    """Waits on the event loop, for a time of its own."""
+    return Order(f"waiter {number}", "demo.wait", {"seconds": 7 + number % 4, "steps": 20})
+
+
 def second_wave(census: Any) -> list[Order]:
     """What is made from the result of the census that was killed."""
     payload = {"folder": FOLDER, "census": [census]}
@@ -52,4 +56,4 @@ def second_wave(census: Any) -> list[Order]:
 
 def burst(size: int) -> list[Order]:
     """More than its queue takes at once."""
-    return [Order(f"burst {n}", "demo.sleep", {"seconds": 0.05}, {"queue": "burst"}) for n in range(size)]
+    return [Order(f"burst {n}", "demo.sleep", {"seconds": 0.1}, {"queue": "burst"}) for n in range(size)]

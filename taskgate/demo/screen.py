@@ -131,7 +131,7 @@ def _ended(row: Row) -> str:
 
 
 def _why(row: Row) -> str:
-    """Kind and first line of the error that a task ended with, if any."""
-    error = row.task.get("error") or {}
+    """Kind and first line of the error that a task failed with."""
+    error = (row.task.get("error") if row.status == "failed" else None) or {}
     first_line = str(error.get("message", "")).partition("\n")[0]
     return ", ".join(part for part in (str(error.get("kind", "")), first_line[:60]) if part)

@@ -9,7 +9,7 @@ from taskgate.demo.expectations import Expectations
 from taskgate.demo.orders import Order
 from taskgate.demo.screen import Screen
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 
 class Stuck(Exception):
@@ -54,7 +54,7 @@ class Stage:
         """Returns when the board shows what is wanted.
 
         Raises:
-            Stuck: it does not within a minute.
+            Stuck: it does not within two minutes.
         """
         try:
             async with asyncio.timeout(_PATIENCE_S):
