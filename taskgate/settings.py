@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -37,6 +38,17 @@ def cpus() -> int:
 
 def _names(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _is_redis_url(url: str) -> bool:
+    """Not so when an unescaped password was cut apart: another host would be asked, or the secret shown."""
+    try:
+        parts = urlsplit(url)
+        rest = parts.path + parts.query + parts.fragment
+        whole = parts.scheme == "unix" or (parts.scheme in ("redis", "rediss") and "@" not in rest)
+        return whole and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
 
 
 class SettingsError(Exception):
@@ -91,6 +103,8 @@ class Settings(BaseModel):
             raise ValueError("host: a non-loopback address needs api_key, or insecure to say that it is meant")
         if not all(map(is_name, self.queues)):
             raise ValueError("queues: names have 1 to 64 of A-Z a-z 0-9 . _ -")
+        if self.redis_url is not None and not _is_redis_url(self.redis_url.get_secret_value()):
+            raise ValueError("redis_url: not a redis://, rediss:// or unix:// URL (is its password percent-encoded?)")
         return self
 
     @property
@@ -127,4 +141,7 @@ def _line(error: Any) -> str:
         close = difflib.get_close_matches(name, Settings.model_fields, 1)
         hint = f"did you mean {PREFIX}{close[0].upper()}?" if close else "`taskgate up --help` lists them"
         return f"{PREFIX}{name.upper()}: no such setting; {hint}"
-    return f"{PREFIX}{name.upper()}: {error['msg']}" if name else error["msg"].removeprefix("Value error, ")
+    message = error["msg"].removeprefix("Value error, ")
+    if not name:  # a check of several fields names the one to change
+        name, _, message = message.partition(": ")
+    return f"{PREFIX}{name.upper()}: {message}"

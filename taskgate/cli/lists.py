@@ -28,7 +28,9 @@ def workers(ctx: typer.Context, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(items, ensure_ascii=False))
         return
-    print_table(("WORKER", "STATE", "CHILDREN", "BUSY", "GUARD", "QUEUES"), [_worker_row(one) for one in items])
+    print_table(
+        ("WORKER", "STATE", "WHOLE", "CHILDREN", "BUSY", "GUARD", "QUEUES"), [_worker_row(one) for one in items]
+    )
 
 
 def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
@@ -37,7 +39,8 @@ def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
     return (
         str(worker.get("id")),
         str(worker.get("state")) if worker.get("alive", True) else "silent",
-        f"{len(children)}/{worker.get('wanted_children', '?')}",
+        "yes" if worker.get("whole") else "no",
+        str(len(children)),
         str(busy),
         str(worker.get("guard")),
         ",".join(worker.get("queues") or []),

@@ -76,11 +76,11 @@ class ServiceCommand(TyperCommand):
         options = {one.name: ctx.params.pop(one.name) for one in setting_options()}
         try:
             ctx.obj = Configuration.of(options)
+            return super().invoke(ctx)
         except SettingsError as error:
             for line in str(error).splitlines():
                 note(f"taskgate: {line}")
             raise typer.Exit(ExitCode.USAGE) from None
-        return super().invoke(ctx)
 
 
 def _client_options(

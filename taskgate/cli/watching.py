@@ -117,13 +117,13 @@ class Lines:
 
     def show(self, seen: Seen) -> None:
         task = seen.task
-        progress = task.get("progress") or {}
+        progress = {} if task.get("status") in FINAL else task.get("progress") or {}
         tenth = int((progress.get("percent") or 0) // 10)
         state = (task.get("status"), task.get("attempt"), progress.get("stage"), tenth)
         if self._last.get(task["id"]) == state:
             return
         self._last[task["id"]] = state
-        shown = progress.get("percent") if task.get("status") not in FINAL else None
+        shown = progress.get("percent")
         percent = "" if shown is None else f"{shown:3.0f} %  "
         print(f"{task['id']}  {plain(task.get('type', '?'))}  {percent}{describe(task)}", flush=True)
 

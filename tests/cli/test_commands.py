@@ -16,7 +16,7 @@ OTHER_ID = TASK_ID[:-1] + "c"
 TASK: dict[str, Any] = {"id": TASK_ID, "type": "demo.echo", "status": "queued", "attempt": 0, "max_attempts": 3}
 RUNNING = {**TASK, "status": "running", "attempt": 1}
 HALF = {"current": 5, "total": 10, "percent": 50, "unit": "files", "stage": "reading", "message": "os.py"}
-SUCCEEDED = {**TASK, "status": "succeeded", "attempt": 1, "result_url": f"/tasks/{TASK_ID}/result"}
+SUCCEEDED = {**TASK, "status": "succeeded", "attempt": 1, "progress": HALF, "result_url": f"/tasks/{TASK_ID}/result"}
 FAILED = {
     **TASK,
     "status": "failed",
@@ -193,6 +193,7 @@ def test_watch_without_a_terminal_prints_a_line_for_each_change_worth_one(cli: C
         ("progress", near),
         ("progress", {**HALF, "stage": "writing"}),
         ("custom", {"name": "mine"}),
+        ("status", {"status": "succeeded", "attempt": 1}),
         ("end", SUCCEEDED),
     )
     receiver.answers.append(stream(text))
@@ -265,14 +266,14 @@ def _read(terminal: int) -> bytes:
 
 def test_workers_shows_each_pool(cli: Cli, receiver: Receiver) -> None:
     children = [{"pid": 1, "kind": "sync", "state": "busy", "tasks": [TASK_ID]}, {"pid": 2, "tasks": []}]
-    worker = {"id": "host-1-a", "state": "ready", "children": children, "wanted_children": 3, "guard": "ok"}
+    worker = {"id": "host-1-a", "state": "ready", "children": children, "whole": True, "guard": "ok"}
     silent = {"id": "host-2-b", "state": "ready", "alive": False, "guard": "ok", "queues": ["a", "b"]}
     receiver.answers.append(answer(200, {"items": [worker, silent]}))
     lines = cli("workers", "--url", receiver.url).stdout.splitlines()
 
     assert [line.split() for line in lines[1:]] == [
-        ["host-1-a", "ready", "2/3", "1", "ok", "-"],
-        ["host-2-b", "silent", "0/?", "0", "ok", "a,b"],
+        ["host-1-a", "ready", "yes", "2", "1", "ok", "-"],
+        ["host-2-b", "silent", "no", "0", "0", "ok", "a,b"],
     ]
 
 

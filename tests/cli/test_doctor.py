@@ -121,12 +121,6 @@ def test_a_wrong_password_is_told_without_showing_it(own_server: Server) -> None
         assert "s3cret" not in repr(finding)
 
 
-def test_a_url_that_is_none_is_told_without_showing_it() -> None:
-    finding = look(load({}, redis_url="http://s3cret"))["redis"]
-    assert finding.level is Level.FAIL
-    assert "s3cret" not in repr(finding)
-
-
 def test_without_a_redis_the_embedded_one_is_checked(tmp_path: Path) -> None:
     found = look(load({}, data_dir=tmp_path / "deep" / "data"))
     assert found["embedded valkey"].level is found["data folder"].level is Level.OK

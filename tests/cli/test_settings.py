@@ -1,6 +1,7 @@
 """Settings as options, and what `taskgate settings` says of them."""
 
 import json
+import socket
 import subprocess
 import sys
 
@@ -70,6 +71,43 @@ def test_parts_that_need_a_redis_say_so(cli: Cli, command: str) -> None:
 
     assert done.exit_code == 2
     assert done.stderr.startswith("taskgate: --redis-url: needed here")
+
+
+@pytest.mark.parametrize("command", ["up", "gateway", "worker", "doctor"])
+@pytest.mark.parametrize(
+    "url", ["http://s3cret", "s3cret", "redis://me:3s/s3cret@db:6379", "redis://me:3/s3cret@db", "redis://db:s3cret"]
+)
+def test_a_redis_url_that_is_none_starts_nothing_and_is_not_shown(cli: Cli, command: str, url: str) -> None:
+    done = cli(command, env={"TASKGATE_REDIS_URL": url})
+
+    assert done.exit_code == 2
+    assert done.stderr.startswith("taskgate: TASKGATE_REDIS_URL: not a redis://")
+    assert "s3cret" not in done.output
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://db", "rediss://u:p%40%2F@db:6379/0", "redis://:p@[::1]:6379", "unix:///a@b?db=1"]
+)
+def test_a_redis_url_that_is_one(cli: Cli, url: str) -> None:
+    assert cli("settings", "--redis-url", url).exit_code == 0
+
+
+def test_a_check_of_several_settings_names_the_one_to_change(cli: Cli) -> None:
+    by_option = cli("gateway", "--host", "0.0.0.0")
+    by_variable = cli("gateway", env={"TASKGATE_HOST": "0.0.0.0"})
+    assert by_option.stderr.startswith("taskgate: --host: a non-loopback address needs")
+    assert by_variable.stderr.startswith("taskgate: TASKGATE_HOST: a non-loopback address needs")
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = str(holder.getsockname()[1])
+        command = [sys.executable, "-m", "taskgate", "gateway", "--redis-url", "redis://127.0.0.1:1", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"taskgate: cannot listen on 127.0.0.1:{port}: Address already in use\n",
+    )
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
