@@ -154,7 +154,8 @@ class Supervisor:
 
     async def _until_empty(self, seconds: float, *, hurry: bool = False) -> None:
         deadline = time.monotonic() + seconds
-        while len(self._runner.holdings) and time.monotonic() < deadline and not (hurry and self._hurry.is_set()):
+        # Holdings end in many places and a signal or the time may end the wait: looking is simpler than being told.
+        while len(self._runner.holdings) and time.monotonic() < deadline and not (hurry and self._hurry.is_set()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def _goodbye(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import time
+from pathlib import Path
 
 from taskgate import Attempt, Fail, Retry, handler
 
@@ -11,7 +12,7 @@ from taskgate import Attempt, Fail, Retry, handler
 def stamp(kind: str, attempt: Attempt) -> None:
     """One atomic line: kind, task id, attempt, boot clock in ns, pid."""
     now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    with open(os.environ["STAMPS"], "ab", buffering=0) as file:  # unbuffered: one write a line
+    with Path(os.environ["STAMPS"]).open("ab", buffering=0) as file:
         file.write(f"{kind} {attempt.id} {attempt.number} {now} {os.getpid()}\n".encode())
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -170,6 +171,27 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def is_dead(pid: int, *, or_stopped: bool = False) -> bool:
+    """Gone or a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z" or (or_stopped and state == "T")
+
+
+async def until_dead(pid: int, *, within_s: float = 10) -> None:
+    async def dead() -> bool:
+        return is_dead(pid)
+
+    await eventually(dead, bool, within_s=within_s, every_s=0.001)
+
+
+def descendants(pid: int) -> list[int]:
+    found = children_of(pid)
+    return found + [each for child in found for each in descendants(child)]
+
+
 def task_children(supervisor: int) -> list[int]:
     """The supervisor's children that run handlers."""
     return [pid for pid in children_of(supervisor) if "workers.child" in command_of(pid)]
@@ -186,7 +208,7 @@ def overlaps(runs: list[Run], killed: dict[int, int]) -> list[tuple[Run, Run]]:
     found = []
     for each in by_task.values():
         ordered = sorted(each, key=lambda run: run.start)
-        for earlier, later in zip(ordered, ordered[1:], strict=False):
+        for earlier, later in itertools.pairwise(ordered):
             end = earlier.end if earlier.end is not None else killed.get(earlier.pid, earlier.start)
             if later.start < end:
                 found.append((earlier, later))
