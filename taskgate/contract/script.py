@@ -14,7 +14,12 @@ FOLDER = Path(__file__).parent / "scripts"
 AWAY = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 """What the client raises when the server cannot be reached or falls silent."""
 _REFUSED = (exceptions.BusyLoadingError, exceptions.OutOfMemoryError, exceptions.ReadOnlyError)
-_NOTHING_DONE = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "LOADING")
+_REFUSED_CODES = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "LOADING")
+
+
+def refused(error: Exception) -> bool:
+    """Whether the server did nothing because of the state it is in; the client drops the code of those it knows."""
+    return isinstance(error, _REFUSED) or str(error).startswith(_REFUSED_CODES)
 
 
 def arity(source: str) -> int:
@@ -57,10 +62,8 @@ class Script:
                 return await self._send(connection, "EVALSHA", self._sha, 1, prefix, *argv)
             except exceptions.NoScriptError:
                 return await self._send(connection, "EVAL", self._source, 1, prefix, *argv)
-        except _REFUSED as error:
-            raise StoreUnavailable(str(error)) from error
-        except exceptions.ResponseError as error:
-            if str(error).startswith(_NOTHING_DONE):
+        except (exceptions.BusyLoadingError, exceptions.ResponseError) as error:
+            if refused(error):
                 raise StoreUnavailable(str(error)) from error
             raise
         except AWAY as error:

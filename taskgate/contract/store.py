@@ -36,7 +36,7 @@ from taskgate.contract.models import (
     TypeInfo,
     WorkerInfo,
 )
-from taskgate.contract.script import AWAY, Script
+from taskgate.contract.script import AWAY, Script, refused
 from taskgate.contract.states import FINAL, Status
 
 RETENTION_MS = 86_400_000
@@ -385,7 +385,7 @@ class Store:
         except AWAY as error:
             raise StoreUnavailable(str(error)) from error
         except exceptions.RedisError as error:
-            if str(error).startswith(("OOM", "MISCONF", "LOADING", "READONLY")):
+            if refused(error):
                 raise StoreUnavailable(str(error)) from error
             raise
 

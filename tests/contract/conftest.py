@@ -7,24 +7,25 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from taskgate.contract import keys
 from taskgate.contract.ids import new_task_id
 from taskgate.contract.models import (
     Accepted,
     BeatAnswer,
+    BeatValue,
     Claimed,
     Finish,
     HandBack,
     Held,
     Limits,
+    Report,
     Served,
     Submission,
     TaskRecord,
     TaskSpec,
     WorkerInfo,
 )
-from taskgate.contract.states import FINAL, WAITING
 from taskgate.contract.store import Store
+from tests.contract import invariants
 
 LEASE_MS = 6000
 SERVED = [Served("default", "echo", "sync"), Served("default", "other", "sync"), Served("default", "get", "async")]
@@ -78,10 +79,13 @@ class Hand:
     def __init__(self, store: Store, worker_id: str) -> None:
         self.store = store
         self.id = worker_id
+        self.last_beat = BeatValue(0, LEASE_MS)
 
     async def beat(self, *held: Claimed, served: list[Served] = SERVED) -> BeatAnswer:
         names = [Held(task.id, task.epoch) for task in held]
-        return await self.store.beat(0, worker_info(self.id), held=names, served=served)
+        answer = await self.store.beat(0, worker_info(self.id), held=names, served=served)
+        self.last_beat = answer.beats[self.id]
+        return answer
 
     async def claim(self, sync: int = 1, *, free_async: int = 0, served: list[Served] = SERVED) -> list[Claimed]:
         return await self.store.claim(
@@ -108,6 +112,18 @@ class Hand:
             [HandBack(id=task.id, epoch=task.epoch, **more)],  # type: ignore[arg-type]
         )
         return reply
+
+    async def report(self, task: Claimed, number: int = 1, **more: object) -> str:
+        [reply] = await self.store.report(
+            0,
+            self.id,
+            [Report(id=task.id, epoch=task.epoch, number=number, **more)],  # type: ignore[arg-type]
+        )
+        return reply
+
+    async def reap(self, dead: "Hand") -> int | None:
+        """Reap `dead` as if it had not beaten since its last beat."""
+        return await self.store.reap(0, dead.id, watched=dead.last_beat)
 
 
 @pytest.fixture
@@ -140,28 +156,7 @@ async def read(store: Store, task_id: str) -> TaskRecord:
 
 
 @pytest.fixture(autouse=True)
-async def _nothing_left_behind(redis_client: Redis, store: Store) -> AsyncIterator[None]:
-    """After every test: final tasks' keys have a TTL, and the counters equal what is stored."""
+async def _all_agrees(redis_client: Redis, store: Store) -> AsyncIterator[None]:
+    """After every test: what is stored agrees with itself, and what is over has a time to live."""
     yield
-    waiting, running, size = 0, 0, 0
-    async for key in redis_client.scan_iter(match="tg:{0}:task:*"):
-        task_id = key.decode().split(":")[3]
-        [record] = await store.read([task_id])
-        if record is None:
-            assert await redis_client.pttl(key) > 0, f"{key!r} has no TTL"
-            continue
-        if record.status in FINAL:
-            assert await redis_client.pttl(key) > 0, f"{key!r} of a final task has no TTL"
-        if not key.endswith(task_id.encode()):
-            continue
-        if record.status in WAITING:
-            waiting += 1
-            size += int(await redis_client.hget(key, "bytes") or 0)
-        elif record.status not in FINAL:
-            running += 1
-    usage = await store.usage(0)
-    assert sum(n for name, n in usage.items() if name.startswith("waiting:queue:")) == waiting
-    assert sum(n for name, n in usage.items() if name.startswith("waiting:tenant:")) == waiting
-    assert sum(n for name, n in usage.items() if name.startswith("bytes:queue:")) == size
-    assert sum(n for name, n in usage.items() if name.startswith("running:queue:")) == running
-    assert await redis_client.ttl(keys.beats(0)) in (-1, -2)
+    await invariants.check(redis_client, store)

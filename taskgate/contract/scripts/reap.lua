@@ -17,7 +17,7 @@ if seen ~= watched then
     return { "alive" }
 end
 
--- Read without decoding: what a client may write into `metadata`, which stands behind, breaks cjson.
+-- Read without decoding the whole: `metadata`, which stands behind, is the client's and may say anything.
 local function max_attempts(id)
     local spec = redis.call("HGET", prefix .. "task:" .. id, "spec")
     local head = string.match(spec, '^(.-),"metadata":') or spec

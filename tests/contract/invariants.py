@@ -1,0 +1,111 @@
+"""What must be true of the stored whole after any series of transitions."""
+
+from collections import defaultdict
+from typing import Any
+
+from redis.asyncio import Redis
+
+from taskgate.contract import keys
+from taskgate.contract.models import TaskRecord
+from taskgate.contract.states import FINAL, WAITING, Status
+from taskgate.contract.store import Store
+
+PREFIX = keys.prefix(0)
+
+
+async def everything(redis: Redis) -> dict[str, Any]:
+    """All keys and their values: equal before and after means that nothing happened."""
+    found: dict[str, Any] = {}
+    async for key in redis.scan_iter(count=1000):
+        match await redis.type(key):
+            case b"string":
+                found[key.decode()] = await redis.get(key)
+            case b"hash":
+                found[key.decode()] = await redis.hgetall(key)
+            case b"list":
+                found[key.decode()] = await redis.lrange(key, 0, -1)
+            case b"set":
+                found[key.decode()] = await redis.smembers(key)
+            case b"zset":
+                found[key.decode()] = await redis.zrange(key, 0, -1, withscores=True)
+            case b"stream":
+                found[key.decode()] = await redis.xrange(key)
+    return found
+
+
+async def check(redis: Redis, store: Store) -> None:
+    """Counters, fair orders, markers, holders, due times and life times agree with the records."""
+    found = await everything(redis)
+    records = await _records(found, store)
+    _check_counters(found, records)
+    _check_orders(found, records)
+    _check_places(found, records)
+    await _check_life_times(redis, found, records)
+
+
+async def _records(found: dict[str, Any], store: Store) -> dict[str, TaskRecord]:
+    ids = [key.removeprefix(f"{PREFIX}task:") for key in found if key.startswith(f"{PREFIX}task:") and key.count(":") == 3]
+    return {each.id: each for each in await store.read(ids) if each is not None} if ids else {}
+
+
+def _check_counters(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
+    wanted: dict[str, int] = defaultdict(int)
+    for task_id, record in records.items():
+        size = int(found[f"{PREFIX}task:{task_id}"][b"bytes"])
+        for unit in (f"queue:{record.spec.queue}", f"tenant:{record.spec.tenant}"):
+            if record.status in WAITING:
+                wanted[f"waiting:{unit}"] += 1
+                wanted[f"bytes:{unit}"] += size
+        if record.status in (Status.RUNNING, Status.CANCELING):
+            wanted[f"running:queue:{record.spec.queue}"] += 1
+    usage = {name.decode(): value for name, value in found.get(keys.usage(0), {}).items()}
+    counted = {name: int(value) for name, value in usage.items() if name.startswith(("waiting:", "bytes:", "running:"))}
+    assert counted == wanted, "counters, of which none may stay at 0"
+
+
+def _check_orders(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
+    """Queued tasks, their tenants and their lanes are in the orders, nothing else is, and a marker wakes for each lane."""
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for task_id, record in records.items():
+        spec = record.spec
+        if record.status is Status.QUEUED:
+            wanted[f"ready:{spec.queue}:{spec.type}:{spec.tenant}"].add(task_id)
+            wanted[f"lane:{spec.queue}:{spec.type}"].add(spec.tenant)
+            wanted[f"lanes:{spec.queue}"].add(spec.type)
+            assert f"{PREFIX}wake:{spec.queue}:{spec.type}" in found, "no marker for what waits"
+    assert _members(found, "ready:", "lane:", "lanes:") == wanted
+    assert all(len(value) == 1 for key, value in found.items() if key.startswith(f"{PREFIX}wake:"))
+
+
+def _check_places(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
+    wanted: dict[str, set[str]] = defaultdict(set)
+    due = _members(found, "due").get("due", set())
+    for task_id, record in records.items():
+        if record.status in (Status.RUNNING, Status.CANCELING):
+            wanted[f"held:{record.worker}"].add(task_id)
+        if record.status is Status.FAILED:
+            wanted[f"dead:{record.spec.queue}"].add(task_id)
+        if record.status in FINAL:
+            wanted["final"].add(f"{record.spec.queue}:{record.spec.tenant}:{task_id}")
+        wanted[f"all:{record.spec.tenant}"].add(task_id)
+        assert task_id in due or record.status not in (Status.SCHEDULED, Status.RETRYING)
+        assert task_id not in due or record.status in WAITING
+        assert (f"{PREFIX}task:{task_id}:alive" in found) <= (record.status in (Status.RUNNING, Status.CANCELING))
+    assert _members(found, "held:", "dead:", "final", "all:") == wanted
+
+
+async def _check_life_times(redis: Redis, found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
+    for key in found:
+        if key.startswith(f"{PREFIX}task:"):
+            record = records.get(key.split(":")[3])
+            lives = record is not None and record.status not in FINAL and not key.endswith(":alive")
+            assert (await redis.pttl(key) > 0) != lives, f"{key}: of {record and record.status}"
+
+
+def _members(found: dict[str, Any], *starts: str) -> dict[str, set[str]]:
+    members = {}
+    for key, value in found.items():
+        name = key.removeprefix(PREFIX)
+        if name.startswith(starts):
+            members[name] = {(each[0] if isinstance(each, tuple | list) else each).decode() for each in value}
+    return members
