@@ -26,6 +26,8 @@ from taskgate.up.service import Service
 
 _NOT_READY_NOTICE_S = 10.0
 _POLL_S = 0.1
+_ASKED = (0, None, -signal.SIGTERM)
+"""Exit codes of a service that was stopped: by itself, while it was away, and while it was still starting."""
 
 logger = structlog.get_logger()
 
@@ -80,6 +82,7 @@ class Up:
         clean = await self._end()
         if isinstance(outcome, Exception):
             raise outcome
+        logger.info("stopped", outcome="clean" if clean else "forced")
         return 0 if clean else 1
 
     def _service(self, command: str) -> Service:
@@ -104,25 +107,37 @@ class Up:
             self._valkey.open()
         _check_port(self._settings)
         self._guard.start()
-        loading = asyncio.create_task(reloading.loads(self._settings.handlers, env=self._environment()))
+        if not self._reload:
+            await self._bring_up()
+            if not self._worker.started:
+                raise UpError(f"{' or '.join(self._settings.handlers)} cannot be loaded: the reason is above")
+            await self._announce()
+            await self._asked.wait()
+        # A file that is written while everything starts is a change too.
+        async with reloading.watching(self._settings.handlers) as changes:
+            await self._bring_up()
+            if not self._worker.started:
+                _say("taskgate up: no workers yet; they start as soon as the file above is mended")
+            announcing = asyncio.create_task(self._announce())
+            try:
+                await self._renew_workers(changes)
+            finally:
+                announcing.cancel()
+
+    async def _bring_up(self) -> None:
+        """Start all; not the workers if their handlers cannot be loaded."""
+        loading = asyncio.create_task(self._loads())
         try:
             if self._valkey:
                 await self._valkey_answers(self._valkey)
             self._start_gateway()
-            loadable = await loading
+            if await loading:
+                self._worker.start()
         finally:
             loading.cancel()
-        if not loadable and not self._reload:
-            raise UpError(f"{' or '.join(self._settings.handlers)} cannot be loaded: the reason is above")
-        if loadable:
-            self._worker.start()
-        else:
-            _say("taskgate up: no workers yet; they start as soon as the file above is mended")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._announce())
-            if self._reload:
-                group.create_task(self._renew_workers())
-            await self._asked.wait()
+
+    async def _loads(self) -> bool:
+        return await reloading.loads(self._settings.handlers, env=self._environment())
 
     async def _valkey_answers(self, valkey: Embedded) -> None:
         """A long file may take its time to load; a server that exits before its first answer never will."""
@@ -158,11 +173,10 @@ class Up:
             with contextlib.suppress(OSError, ValueError):
                 self._port = int(self._port_file.read_text())
 
-    async def _renew_workers(self) -> None:
-        places = reloading.folders(self._settings.handlers)
-        async for changed in reloading.changes(places, stop=self._asked):
-            names = ", ".join(str(path) for path in changed[:3])
-            if not await reloading.loads(self._settings.handlers, env=self._environment()):
+    async def _renew_workers(self, changes: reloading.Changes) -> None:
+        while True:
+            names = ", ".join(str(path) for path in (await changes.get())[:3])
+            if not await self._loads():
                 _say(f"taskgate up: {names} changed, but does not load (above): the workers stay as they are")
                 continue
             _say(f"taskgate up: {names} changed: starting the workers anew")
@@ -195,9 +209,7 @@ class Up:
         guard_code = await self._guard.close()
         if self._valkey:
             self._valkey.close()
-        clean = bool(done) and guard_code == 0 and all(service.exit_code in (0, None) for service in services)
-        logger.info("stopped", outcome="clean" if clean else "forced")
-        return clean
+        return bool(done) and guard_code == 0 and all(service.exit_code in _ASKED for service in services)
 
 
 def _check_port(settings: Settings) -> None:

@@ -16,14 +16,14 @@ import pytest
 T = TypeVar("T")
 
 HANDLERS = """
-import os
 import time
-from typing import TypedDict
+
+from pydantic import BaseModel
 
 from taskgate import Attempt, handler
 
 
-class Step(TypedDict):
+class Step(BaseModel):
     run_s: float
 
 
@@ -35,10 +35,10 @@ def note(word: str, attempt: Attempt) -> None:
 @handler("step")
 def step(payload: Step, attempt: Attempt) -> str:
     note("start", attempt)
-    until = time.monotonic() + payload["run_s"]
+    until = time.monotonic() + payload.run_s
     while time.monotonic() < until:
         time.sleep(0.01)
-        attempt.progress(round(payload["run_s"] - (until - time.monotonic()), 2), payload["run_s"], unit="s")
+        attempt.progress(round(payload.run_s - (until - time.monotonic()), 2), payload.run_s, unit="s")
     note("end", attempt)
     return "first version"
 """
@@ -76,6 +76,7 @@ class Running:
         self.folder = folder
         self.output = folder / "output.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self._client: httpx.Client | None = None
         (folder / "myjobs.py").write_text(HANDLERS)
 
     def launch(self, *options: str, **settings: str) -> subprocess.Popen[bytes]:
@@ -102,7 +103,18 @@ class Running:
     def connect(self) -> None:
         found = re.search(r"ready at (http://\S+)", self.said())
         assert found, self.said()
-        self.http = httpx.Client(base_url=found[1], trust_env=False, timeout=5)
+        self.disconnect()
+        self._client = httpx.Client(base_url=found[1], trust_env=False, timeout=5)
+
+    @property
+    def http(self) -> httpx.Client:
+        assert self._client is not None
+        return self._client
+
+    def disconnect(self) -> None:
+        if self._client:
+            self._client.close()
+            self._client = None
 
     def said(self) -> str:
         return self.output.read_text(errors="replace")
@@ -138,6 +150,7 @@ class Running:
         return min(pid for pid, command in self.left().items() if words in command)
 
     def clean_up(self) -> None:
+        self.disconnect()
         for pid in self.left():
             try:
                 os.kill(pid, signal.SIGKILL)

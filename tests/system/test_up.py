@@ -141,7 +141,7 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(up: Running) -> None
         submitter.join()
     nothing_left(up)
 
-    (up.folder / "myjobs.py").write_text((up.folder / "myjobs.py").read_text().replace('payload["run_s"]', "0.01"))
+    (up.folder / "myjobs.py").write_text((up.folder / "myjobs.py").read_text().replace("payload.run_s", "0.01"))
     up.start()
     accepted = long + [task for submitter in submitters for task in submitter.accepted]
     for task in accepted:
@@ -183,7 +183,7 @@ def test_sigkill_leaves_no_process_and_valkey_stops_last(up: Running) -> None:
     assert up.stop(signal.SIGKILL) == -signal.SIGKILL
     nothing_left(up)
 
-    (up.folder / "myjobs.py").write_text((up.folder / "myjobs.py").read_text().replace('payload["run_s"]', "0.01"))
+    (up.folder / "myjobs.py").write_text((up.folder / "myjobs.py").read_text().replace("payload.run_s", "0.01"))
     up.start()
     # Handed back, and so uncounted: its supervisor still had a Valkey to tell.
     assert up.wait_for(task, *FINAL)["attempt"] == 1
