@@ -10,10 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import taskgate.up
+import taskgate
 from taskgate.demo.api import Api
 
 QUEUE_LIMIT = 40
+_ROOT = Path(taskgate.__file__).parents[1]
 GRACE_S = 10
 _START_S = 45.0
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -41,7 +42,7 @@ class Service:
         Raises:
             NotStarted: it ended, or was not ready in time.
         """
-        tether = Path(taskgate.up.__file__).with_name("tether.py")
+        tether = _ROOT / "taskgate" / "up" / "tether.py"
         command = [sys.executable, str(tether), str(int(signal.SIGTERM)), str(os.getpid())]
         with self.log.open("wb") as log:
             self._up = await asyncio.create_subprocess_exec(
@@ -103,7 +104,7 @@ class Service:
         return {key: os.environ[key] for key in _KEPT if key in os.environ} | {
             name: mark,
             "DEMO_FILES": str(files),
-            "PYTHONPATH": str(Path(taskgate.up.__file__).parents[2]),
+            "PYTHONPATH": str(_ROOT),
             "PYTHONUNBUFFERED": "1",
             "TASKGATE_DATA_DIR": str(self._folder / "data"),
             "TASKGATE_PORT": self.url.rpartition(":")[2],
