@@ -31,9 +31,7 @@ async def loads(modules: Sequence[str], *, env: Mapping[str, str]) -> bool:
 @asynccontextmanager
 async def watching(modules: Iterable[str]) -> AsyncIterator[Changes]:
     """Python files that are written, moved or removed from now on, gathered until they settle."""
-    changes: logger = structlog.get_logger()
-
-Changes = asyncio.Queue()
+    changes: Changes = asyncio.Queue()
     watcher = asyncio.create_task(_watch(_folders(modules), changes))
     await asyncio.sleep(0)  # it watches from its first step on
     try:
