@@ -1,8 +1,10 @@
 """Handlers for system tests. Each attempt leaves stamps of the boot clock in the file named by STAMPS."""
 
 import asyncio
+import itertools
 import os
 import random
+import threading
 import time
 from pathlib import Path
 
@@ -62,28 +64,23 @@ def progress(payload: dict[str, int], attempt: Attempt) -> int:
 
 @handler("hog")
 def hog(payload: dict[str, int], attempt: Attempt) -> int:
-    """One C call that never lets go of the GIL; a thread shows that it makes no step meanwhile."""
-    import threading
-
-    steps = 0
-    stop = False
+    """One C call that never lets go of the GIL; the longest time in ms for which another thread made no step."""
+    steps = [time.monotonic()]
+    stop = threading.Event()
 
     def step() -> None:
-        nonlocal steps
-        while not stop:
-            steps += 1
-            time.sleep(0.001)
+        while not stop.wait(0.001):
+            steps.append(time.monotonic())
 
-    threading.Thread(target=step, daemon=True).start()
-    time.sleep(0.05)
-    before = steps
+    thread = threading.Thread(target=step)
+    thread.start()
     stamp("start", attempt)
-    begun = time.monotonic()
     sum(range(payload["iterations"]))
-    held_s = time.monotonic() - begun
     stamp("end", attempt)
-    during, stop = steps - before, True
-    return round(held_s * 1000) if during <= 1 else -during
+    stop.set()
+    thread.join()
+    steps.append(time.monotonic())
+    return round(max(later - earlier for earlier, later in itertools.pairwise(steps)) * 1000)
 
 
 @handler("sleeper", max_attempts=3, retry_base_s=0.05)

@@ -170,9 +170,9 @@ async def test_a_call_that_holds_the_gil_past_the_lease_runs_once_and_is_seen_co
     rig.settings["TASKGATE_LEASE_S"] = "1"
     await rig.worker()
     await rig.gateway()
-    begun = time.monotonic()
+    begun = time.process_time()  # CPU time: the wall clock of a loaded machine would make the call too short
     sum(range(20_000_000))
-    iterations = int(20_000_000 * 4.5 / (time.monotonic() - begun))
+    iterations = int(20_000_000 * 5 / (time.process_time() - begun))
     task_id = await rig.submit("hog", {"iterations": iterations})
     await rig.running(task_id)
     seen: list[dict[str, Any]] = []
@@ -183,8 +183,8 @@ async def test_a_call_that_holds_the_gil_past_the_lease_runs_once_and_is_seen_co
 
     ended = await eventually(look, lambda task: task["status"] in FINAL, within_s=60, every_s=0.2)
     assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
-    held_ms = (await rig.http.get(f"/tasks/{task_id}/result")).json()
-    assert held_ms >= 4000, f"another thread of the child went on: {held_ms}"
+    silent_ms = (await rig.http.get(f"/tasks/{task_id}/result")).json()
+    assert silent_ms >= 4000, "another thread of the child went on"
     running = [task for task in seen if task["status"] == "running"]
     assert max(task["heartbeat_age_ms"] for task in running) < 1000
     assert "computing" in {task["health"] for task in running}
@@ -199,7 +199,8 @@ async def test_the_202s_survive_a_killed_valkey(rig: Rig) -> None:
     rig.server.stop(signal.SIGKILL)
     rig.server.start("--appendonly", "yes", "--appendfsync", "always")
 
-    records = await eventually(lambda: rig.store.read(answers), bool)
+    await rig.redis.connection_pool.disconnect()
+    records = await rig.store.read(answers)
     assert all(record is not None and record.status == "queued" for record in records)
 
 
