@@ -1,10 +1,15 @@
 """Request bodies: never more of one in memory than is allowed, never waited for without end."""
 
 import asyncio
+import types
+from collections.abc import Awaitable, Generator
+from typing import Any, TypeVar
 
 from starlette.types import Message, Receive
 
 from app.errors import Problem
+
+T = TypeVar("T")
 
 WITHIN_S = 30.0
 """A whole body must have arrived by then."""
@@ -22,14 +27,31 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -
         ClientGone: it will never be complete.
     """
     _check_declared(headers, limit)
+    reading = receive().__await__()
+    try:
+        waiting = next(reading)
+    except StopIteration as there:
+        message: Message = there.value  # nearly always: no timer is needed for what has already arrived
+        if message["type"] == "http.request" and not message.get("more_body"):
+            body: bytes = message.get("body", b"")
+            _check(len(body), limit)
+            return body
+    else:
+        message = await _within(_resumed(reading, waiting))
+    return await _within(_join(message, receive, limit))
+
+
+@types.coroutine
+def _resumed(reading: Generator[Any, Any, Message], waiting: Any) -> Generator[Any, Any, Message]:
+    """The rest of a call that was begun by hand and has to wait."""
+    yield waiting
+    return (yield from reading)
+
+
+async def _within(arriving: Awaitable[T]) -> T:
     try:
         async with asyncio.timeout(WITHIN_S):
-            message = await receive()
-            if message["type"] == "http.request" and not message.get("more_body"):
-                body: bytes = message.get("body", b"")
-                _check(len(body), limit)
-                return body
-            return await _join(message, receive, limit)
+            return await arriving
     except TimeoutError:
         raise Problem("body-timeout", headers={"Connection": "close"}) from None
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.body import ClientGone, Limiter, read_body
 from app.errors import Problem, problem_of
 from app.gateway import Gateway
-from app.reply import CALLER, Caller, Headers, Reply, length
+from app.reply import CALLER, Caller, Reply, length
 from taskgate.contract import ids
 from taskgate.contract.errors import TaskgateError
 
@@ -23,7 +23,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _PUBLIC = ("/livez", "/readyz", "/healthz", "/docs", "/openapi.json", "/problems/")
 """Answered without a key: probes, and pages that hold nothing of anybody's."""
 
-_ALWAYS: Headers = [(b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer")]
+_NOSNIFF = (b"x-content-type-options", b"nosniff")
 _DRAINING_RETRY_S = 1
 
 
@@ -67,7 +67,7 @@ class Door:
         if reply is None:
             return
         status, lines, body = reply
-        lines = [*lines, (b"x-request-id", request_id.encode()), *_ALWAYS]
+        lines = [*lines, (b"x-request-id", request_id.encode()), _NOSNIFF]
         await send({"type": "http.response.start", "status": status, "headers": lines})
         await send({"type": "http.response.body", "body": body})
 
@@ -97,7 +97,7 @@ class Door:
         self, scope: Scope, caller: Caller, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
         started = False
-        common = [(b"x-request-id", caller.request_id.encode()), *_ALWAYS]
+        common = [(b"x-request-id", caller.request_id.encode()), _NOSNIFF]
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started

@@ -13,8 +13,8 @@ from msgspec import Meta
 from app.errors import Fault, Problem
 from taskgate.contract.ids import NAME, is_name
 
-MAX_DEPTH = 201
-"""Levels of arrays and objects in a payload: pydantic_core's own limit, the same on every Python."""
+MAX_DEPTH = 200
+"""Levels of arrays and objects around a value in a payload: pydantic_core's own limit, the same on every Python."""
 
 MAX_METADATA_BYTES = 4_096
 MAX_DELAY_S = 366 * 86_400

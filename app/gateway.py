@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -57,6 +58,8 @@ class Gateway:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """The life of the process: wake-ups are listened for, and a signal to stop drains at once."""
+        gc.collect()
+        gc.freeze()  # what has been imported lives as long as the process: do not look at it again and again
         listening = asyncio.create_task(self.hub.run())
         try:
             with self._signals():

@@ -64,6 +64,7 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             workers=settings.gateway_processes,
             backlog=BACKLOG,
             timeout_graceful_shutdown=max(1, round(min(DRAIN_MAX_S, settings.grace_s / 2))),

@@ -115,6 +115,20 @@ async def workers(parts: Parts) -> Response:
     return _json({"items": [readiness.view(worker, now_ms) for worker in await parts.store.workers()]})
 
 
+@router.get("/queues", tags=["service"], summary="What waits and runs")
+async def queues(parts: Parts) -> Response:
+    """Per queue, all tenants together, beside what admission allows."""
+    totals: dict[str, dict[str, int]] = {}
+    for partition in parts.store.partitions:
+        for field, value in (await parts.store.usage(partition)).items():
+            what, _, queue = field.partition(":queue:")
+            if queue and what in ("waiting", "bytes", "running"):
+                counts = totals.setdefault(queue, {"waiting": 0, "bytes": 0, "running": 0})
+                counts[what] += int(value)
+    limits = {"limit_tasks": parts.limits.tasks, "limit_bytes": parts.limits.bytes}
+    return _json({"items": [{"queue": queue, **totals[queue], **limits} for queue in sorted(totals)]})
+
+
 @router.get("/dead-letters", tags=["dead letters"], summary="Failed tasks of a queue, newest first")
 async def dead_letters(
     parts: Parts,

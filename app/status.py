@@ -13,11 +13,11 @@ from app.errors import Problem
 from app.fields import pick
 from app.reply import JSON, Caller, Headers, Reply, length
 from app.view import poll_after_ms, task_json
-from taskgate.contract import ids
+from taskgate.contract import ids, keys
 from taskgate.contract.errors import TaskNotFound
 from taskgate.contract.group import Group
 from taskgate.contract.models import TaskRecord
-from taskgate.contract.states import FINAL, Status
+from taskgate.contract.states import FINAL, Health, Status
 from taskgate.contract.store import Store
 
 CACHE_BYTES = 64 * 1024**2
@@ -62,6 +62,7 @@ class Snapshots:
         self._flights: dict[str, asyncio.Task[Snapshot | None]] = {}
         self._groups = [Group(_reader(store)) for _ in store.partitions]
         self._store = store
+        self._called_at = float("-inf")
 
     async def get(self, task_id: str, tenant: str) -> Snapshot:
         """As of at most the cache's age ago.
@@ -109,6 +110,8 @@ class Snapshots:
         if record is None:
             self._cache.pop(task_id, None)
             return None
+        if record.seen_health() == Health.LOST:
+            self._call_for_a_look(task_id)
         known = self._cache.get(task_id)
         if known is not None and known.record.version > record.version:
             return known  # an earlier read that was overtaken: a status never goes back
@@ -116,6 +119,16 @@ class Snapshots:
         snapshot = Snapshot(record, started + (max(FINAL_TTL_S, self._ttl_s) if settled else self._ttl_s))
         self._cache[task_id] = snapshot
         return snapshot
+
+    def _call_for_a_look(self, task_id: str) -> None:
+        """Tell the supervisors that a task seems lost; they decide. At most once a second, however many ask."""
+        now = time.monotonic()
+        if now - self._called_at < 1:
+            return
+        self._called_at = now
+        channel = keys.notices(self._store.partition_of(task_id))
+        self._call = asyncio.ensure_future(self._store.notify(channel, "look"))
+        self._call.add_done_callback(lambda call: call.cancelled() or call.exception())
 
 
 def _reader(store: Store) -> Callable[[Sequence[str]], Awaitable[Sequence[TaskRecord | None]]]:

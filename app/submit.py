@@ -1,31 +1,23 @@
 """`POST /tasks`: check, admit, keep. The 202 leaves when the task is on disk."""
 
 import functools
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
 import msgspec
 
-from app import envelope
+from app import accepted, envelope
 from app.errors import Problem, problem_of
-from app.reply import JSON, NO_STORE, Caller, Headers, Reply, length
+from app.reply import Caller, Reply
 from app.status import Snapshots
 from app.types import TypeRegistry
-from app.view import task_json
 from taskgate.contract import ids
 from taskgate.contract.errors import IdempotencyConflict, QueueFull, TaskgateError
 from taskgate.contract.group import Group
-from taskgate.contract.models import Accepted, Limits, Submission, TaskRecord, TaskSpec
-from taskgate.contract.states import Status
+from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec
 from taskgate.contract.store import Store
 
 Outcome = Accepted | QueueFull | IdempotencyConflict
-
-_RETRY_AFTER = (b"retry-after", b"1")
-_REPLAYED = (b"idempotent-replayed", b"true")
-_NO_METADATA = TaskSpec(id="", type="").metadata
-"""The very default: the encoder leaves out nothing else."""
 
 _spec_json = msgspec.json.Encoder().encode
 
@@ -59,7 +51,7 @@ class SubmitEndpoint:
             max_attempts=task.max_attempts or info.max_attempts,
             schema=info.schema_hash,
             deadline_s=task.deadline_s,
-            metadata=task.metadata if bytes(task.metadata) else _NO_METADATA,
+            metadata=task.metadata if bytes(task.metadata) else accepted.NO_METADATA,
             request_id=caller.request_id,
         )
         submission = Submission(
@@ -84,55 +76,8 @@ class SubmitEndpoint:
             raise problem_of(outcome)
         if outcome.replayed:
             replayed = await self._snapshots.fresh(outcome.task_id, caller.tenant)
-            return _accepted(outcome.task_id, replayed.body, _REPLAYED)
-        return _accepted(task_id, task_json(_new(submission, spec)))
-
-
-def _accepted(task_id: str, body: bytes, *more: tuple[bytes, bytes]) -> Reply:
-    name = task_id.encode()
-    path = b"/tasks/" + name
-    headers: Headers = [
-        JSON,
-        length(body),
-        NO_STORE,
-        (b"location", path),
-        (b"operation-location", path),
-        _RETRY_AFTER,
-        (b"x-task-id", name),
-        *more,
-    ]
-    return Reply(202, headers, body)
-
-
-def _new(submission: Submission, spec: TaskSpec) -> TaskRecord:
-    """What Redis has just written, but for its clock: the times here are the gateway's."""
-    now_ms = time.time_ns() // 1_000_000
-    created_ms = ids.made_at_ms(submission.id)
-    start_ms = max(now_ms + submission.delay_ms, submission.run_at_ms)
-    scheduled = start_ms > now_ms
-    return TaskRecord(
-        spec=spec,
-        status=Status.SCHEDULED if scheduled else Status.QUEUED,
-        version=1,
-        attempt=0,
-        epoch=0,
-        worker="",
-        created_ms=created_ms,
-        started_ms=0,
-        finished_ms=0,
-        due_ms=start_ms if scheduled else 0,
-        deadline_ms=created_ms + submission.deadline_ms if submission.deadline_ms else 0,
-        purge_ms=0,
-        progress=b"",
-        effort=b"",
-        error=b"",
-        health="",
-        alive_ms=None,
-        lease_ms=0,
-        position=None,
-        now_ms=now_ms,
-        has_result=False,
-    )
+            return accepted.reply(outcome.task_id, replayed.body, accepted.REPLAYED)
+        return accepted.reply(task_id, accepted.task_json(submission, spec))
 
 
 def _submitter(store: Store, limits: Limits) -> Callable[[Sequence[Submission]], Awaitable[Sequence[Outcome]]]:

@@ -12,6 +12,9 @@ POLL_MIN_MS, POLL_MAX_MS = 500, 5_000
 _AGE_PER_POLL = 20
 """A task as old as that many poll intervals is asked that seldom."""
 
+_FINAL = tuple(FINAL)
+"""Compared by identity: looking an enum up in a set calls its Python hash."""
+
 encode = msgspec.json.Encoder().encode
 
 
@@ -96,7 +99,7 @@ def task_view(record: TaskRecord) -> TaskView:
         queue=spec.queue,
         priority=spec.priority,
         health=record.seen_health(),
-        progress=progress_view(record),
+        progress=progress_view(record) if record.progress else None,
         queue_position=record.position,
         attempt=record.attempt,
         max_attempts=spec.max_attempts,
@@ -104,12 +107,12 @@ def task_view(record: TaskRecord) -> TaskView:
         heartbeat_age_ms=None if record.alive_ms is None else max(0, record.lease_ms - record.alive_ms),
         effort=msgspec.Raw(record.effort) if record.effort else None,
         timeout_s=spec.timeout_s,
-        created_at=_at(record.created_ms),
-        scheduled_at=_at(record.due_ms) if waiting and record.due_ms else None,
-        started_at=_at(record.started_ms) if record.started_ms else None,
-        finished_at=_at(record.finished_ms) if record.finished_ms else None,
-        deadline_at=_at(record.deadline_ms) if record.deadline_ms else None,
-        purge_at=_at(record.purge_ms) if record.purge_ms else None,
+        created_at=at(record.created_ms),
+        scheduled_at=at(record.due_ms) if waiting and record.due_ms else None,
+        started_at=at(record.started_ms) if record.started_ms else None,
+        finished_at=at(record.finished_ms) if record.finished_ms else None,
+        deadline_at=at(record.deadline_ms) if record.deadline_ms else None,
+        purge_at=at(record.purge_ms) if record.purge_ms else None,
         cancel_requested=record.status in (Status.CANCELING, Status.CANCELED),
         error=msgspec.Raw(record.error) if record.error else None,
         result_url=f"{path}/result" if record.has_result else None,
@@ -140,12 +143,12 @@ def progress_view(record: TaskRecord) -> Progress | None:
 
 def poll_after_ms(record: TaskRecord) -> int | None:
     """From 500 to 5,000 with the task's age: what has run for minutes will not end in this very second."""
-    if record.status in FINAL:
+    if record.status in _FINAL:
         return None
     return min(POLL_MAX_MS, max(POLL_MIN_MS, (record.now_ms - record.created_ms) // _AGE_PER_POLL))
 
 
-def _at(unix_ms: int) -> datetime:
+def at(unix_ms: int) -> datetime:
     return datetime.fromtimestamp(unix_ms / 1000, UTC)
 
 

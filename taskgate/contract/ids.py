@@ -6,7 +6,6 @@ import re
 import socket
 import threading
 import time
-import uuid
 
 _lock = threading.Lock()
 _last = 0  # 60 bits: Unix milliseconds << 12 | counter
@@ -33,8 +32,9 @@ def new_task_id(partition_byte: int | None = None) -> str:
     tail[0] = tail[0] & 0x3F | 0x80
     if partition_byte is not None:
         tail[7] = partition_byte
-    head = (stamp >> 12) << 16 | 0x7000 | (stamp & 0xFFF)
-    return str(uuid.UUID(int=head << 64 | int.from_bytes(tail)))
+    # By hand, since uuid.UUID would be half the cost of an id.
+    head, rest = f"{(stamp >> 12) << 16 | 0x7000 | (stamp & 0xFFF):016x}", tail.hex()
+    return f"{head[:8]}-{head[8:12]}-{head[12:]}-{rest[:4]}-{rest[4:]}"
 
 
 def partition_byte(*parts: str) -> int:
