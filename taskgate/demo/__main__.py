@@ -24,14 +24,11 @@ def main() -> None:
 
 async def _run(demo: Demo) -> int:
     stopped_by: list[signal.Signals] = []
-    performance = asyncio.ensure_future(demo.run())
+    performance = asyncio.create_task(demo.run())
 
     def stop(number: signal.Signals) -> None:
         stopped_by.append(number)
-        if len(stopped_by) == 1:
-            performance.cancel()
-        else:
-            demo.hurry()
+        demo.interrupt(performance)
 
     loop = asyncio.get_running_loop()
     for number in _STOPPING:

@@ -31,23 +31,34 @@ class Demo:
         self._service = Service(self._folder, files=self._files)
         self._expectations = Expectations()
         self._made: list[Path] = []
+        self._stopping = False
 
-    def hurry(self) -> None:
-        """Stop without patience: asked for a second time."""
-        self._service.hurry()
+    def interrupt(self, performance: asyncio.Task[bool]) -> None:
+        """Stops it; asked again, or when it is stopping anyway, without patience."""
+        if self._stopping:
+            self._service.hurry()
+        else:
+            self._stopping = True
+            performance.cancel()
 
     async def run(self) -> bool:
         """Whether every expectation held."""
         try:
             await self._perform()
-        finally:
-            self._screen.say("Stopping the service")
-            code = await self._service.stop()
-            left = await self._service.left_over()
+        except BaseException:
+            await self._stop()
+            shutil.rmtree(self._folder)
+            raise
+        code, left = await self._stop()
         self._expectations.expect("the service stops in order", code == 0, f"exit code {code}")
         self._expectations.expect("no process is left", not left, ", ".join(map(str, left)))
         self._close()
         return self._expectations.held
+
+    async def _stop(self) -> tuple[int | None, list[int]]:
+        self._stopping = True
+        self._screen.say("Stopping the service")
+        return await self._service.stop(), await self._service.left_over()
 
     async def _perform(self) -> None:
         self._screen.say("Starting Valkey, gateway and workers")
