@@ -174,7 +174,7 @@ class _Stream:
             raise Unreachable("its event stream is not Taskgate's") from None
         self.last_id = message.id or self.last_id
         self.ended = message.event == "end"
-        return Event(message.id, message.event, data)
+        return Event(self.last_id, message.event, data)
 
 
 def _base(url: str) -> httpx.URL:

@@ -62,7 +62,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class Event(NamedTuple):
-    """`name`: snapshot, status, progress, custom, gap or end; `id` is where to resume after it."""
+    """`name`: snapshot, status, progress, custom, gap or end; `id` is where to resume: of this event, or of the last that had one."""
 
     id: str
     name: str

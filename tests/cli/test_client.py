@@ -145,9 +145,10 @@ def test_a_broken_stream_goes_on_where_it_broke(client: Client, receiver: Receiv
     ]
 
     with client:
-        found = [found.data["n"] for found in client.events(TASK_ID)]
+        found = list(client.events(TASK_ID))
 
-    assert found == [1, 2, 3, 4, 5]
+    assert [each.data["n"] for each in found] == [1, 2, 3, 4, 5]
+    assert [each.id for each in found] == ["1-0", "2-0", "2-0", "4-0", "5-0"]
     asked = [request.headers.get("last-event-id") for request in receiver.requests]
     assert asked == [None, "2-0", "2-0", "2-0", "2-0"]
 

