@@ -47,6 +47,7 @@ class Pool:
         self._guarded: set[ChildProcess] = set()
         self._retiring: set[ChildProcess] = set()
         self._used: set[ChildProcess] = set()
+        self._slow: set[ChildProcess] = set()
         self._background = Background()
         self._buried = asyncio.Event()
         self._pause_s = 0.0
@@ -73,16 +74,25 @@ class Pool:
             return self.spec.slots
         return max(1, min(PIPELINE, PIPELINE_NS // max(1, self.mean_run_ns)))
 
-    def ran(self, run_ns: int) -> None:
+    def ran(self, child: ChildProcess, run_ns: int) -> None:
         """Learn from a finished task; a long one counts at once, short ones slowly."""
+        self._slow.discard(child)
         self.mean_run_ns = max(run_ns, (7 * self.mean_run_ns + run_ns) // 8)
 
+    def slow(self, child: ChildProcess) -> None:
+        """The task that it runs is none to stand behind."""
+        self._slow.add(child)
+
     def free(self) -> int:
-        """How many tasks can be handed over now."""
-        room = 0
-        for child in self._offered():
-            room += max(0, self.depth - len(child.outstanding))
+        """How many tasks can be handed over now; pipelines are filled again when half of them is empty."""
+        offered, depth = self._offered(), self.depth
+        room = sum(self._room(child, depth) for child in offered)
+        if self.spec.kind == "sync" and depth > 1 and 2 * room < depth * len(offered):
+            return 0
         return room
+
+    def _room(self, child: ChildProcess, depth: int) -> int:
+        return max(0, (1 if child in self._slow else depth) - len(child.outstanding))
 
     def virgins(self) -> int:
         """How many of the free ones can go to a child that has run nothing."""
@@ -98,7 +108,8 @@ class Pool:
 
     def choose(self, *, virgin: bool) -> ChildProcess | None:
         """The child for the next task: an idle one, else the one with the shortest pipeline."""
-        offered = [child for child in self._offered() if len(child.outstanding) < self.depth]
+        depth = self.depth
+        offered = [child for child in self._offered() if self._room(child, depth)]
         if virgin:
             offered = [child for child in offered if child not in self._used and not child.outstanding]
         return min(offered, key=lambda child: len(child.outstanding), default=None)
@@ -169,7 +180,7 @@ class Pool:
         child.reap()
         child.close()
         self._children.remove(child)
-        for each in (self._guarded, self._retiring, self._used):
+        for each in (self._guarded, self._retiring, self._used, self._slow):
             each.discard(child)
         self._buried.set()
         self.fill()

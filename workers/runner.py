@@ -18,7 +18,7 @@ from workers.guard_client import GuardClient
 from workers.holdings import Holding, Holdings
 from workers.lease import Lease
 from workers.outbox import Outbox
-from workers.pool import PIPELINE_BEHIND_NS, Pool
+from workers.pool import PIPELINE, PIPELINE_BEHIND_NS, Pool
 from workers.procstat import oom_kills
 from workers.slot import boot_ns
 from workers.telemetry import Telemetry
@@ -62,7 +62,7 @@ class Runner:
         self.handlers: dict[str, HandlerInfo] = {}
         self.types: dict[str, TypeInfo] = {}
         self.stale_writes = 0
-        self.sync = self._pool("sync", settings.worker_processes, 1)
+        self.sync = self._pool("sync", settings.worker_processes, PIPELINE)
         self.asynchronous = self._pool("async", settings.async_processes, settings.async_slots)
         self.pools = (self.sync, self.asynchronous)
         self.telemetry = Telemetry(
@@ -204,7 +204,7 @@ class Runner:
         if holding is None:
             return
         pool = self.sync if child.spec.kind == "sync" else self.asynchronous
-        pool.ran(done.run_ns)
+        pool.ran(child, done.run_ns)
         self._on_room()
         pool.let_go(child)
         if done.outcome == "drained":
@@ -326,6 +326,7 @@ class Runner:
             return
         sample = child.sample()
         if sample.running and boot_ns() - sample.started_ns >= PIPELINE_BEHIND_NS:
+            self.sync.slow(child)
             self._take_back(child)
         else:
             self._loop.call_later(PIPELINE_BEHIND_NS / 1e9, self._unblock_pipeline, child)

@@ -395,12 +395,15 @@ def _beat_value(value: bytes) -> BeatValue:
     return BeatValue(int(counter), int(lease_ms))
 
 
-def _plain(value: Any) -> Any:
-    if value.__class__ is bytes:
-        return value.decode()
-    if isinstance(value, msgspec.Struct):
-        return [_plain(field) for field in _fields(value)]
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+_SCALARS = frozenset({str, int, float, bool})
+
+
+def _plain(values: Any) -> list[Any]:
+    fields = _fields(values) if isinstance(values, msgspec.Struct) else values
+    return [
+        each.decode() if each.__class__ is bytes else each if each.__class__ in _SCALARS else _plain(each)
+        for each in fields
+    ]
 
 
 def _pack(items: Sequence[Any]) -> bytes:

@@ -207,7 +207,7 @@ async def test_the_202s_survive_a_killed_valkey(rig: Rig) -> None:
 async def test_no_supervisor_process_is_left_behind(rig: Rig) -> None:
     worker = await rig.worker()
     family = task_children(worker.pid)
-    guards = [pid for pid in descendants(worker.pid) if "workers.guard" in command_of(pid)]
+    guards = [pid for pid in descendants(worker.pid) if "workers/guard.py" in command_of(pid)]
     assert len(guards) == 1
     worker.kill()
     worker.wait()
