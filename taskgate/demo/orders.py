@@ -56,4 +56,4 @@ def second_wave(census: Any) -> list[Order]:
 
 def burst(size: int) -> list[Order]:
     """More than its queue takes at once."""
-    return [Order(f"burst {n}", "demo.sleep", {"seconds": 0.1}, {"queue": "burst"}) for n in range(size)]
+    return [Order(f"burst {n}", "demo.sleep", {"seconds": 0.4}, {"queue": "burst"}) for n in range(size)]

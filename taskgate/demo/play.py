@@ -16,7 +16,7 @@ from taskgate.demo.screen import Screen
 from taskgate.demo.service import NotStarted, Service
 from taskgate.demo.stage import Stage, Stuck
 
-_BURST = 120
+_BURST = 60
 
 
 class Demo:
@@ -89,7 +89,7 @@ class Demo:
                 await stage.submit(order)
             await canceling
             await stage.ended(self._board.rows)
-            await acts.burst(stage, _BURST // 2 if self._short else _BURST)
+            await acts.burst(stage, _BURST)
             self._made = await judge(stage)
 
     def _close(self) -> None:

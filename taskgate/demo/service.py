@@ -13,7 +13,7 @@ from pathlib import Path
 import taskgate
 from taskgate.demo.api import Api
 
-QUEUE_LIMIT = 40
+QUEUE_LIMIT = 25
 _ROOT = Path(taskgate.__file__).parents[1]
 GRACE_S = 10
 _START_S = 45.0
