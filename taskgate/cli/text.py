@@ -38,7 +38,7 @@ def explain(error: "ServiceError") -> str:
 
     if not isinstance(error, Refused):
         return plain(error)
-    parts = [error.detail or error.title]
+    parts = [error.title if error.errors or not error.detail else error.detail]
     parts += [f"{pointer}: {detail}" for pointer, detail in error.errors]
     line = f"refused: {'; '.join(parts)} ({error.status} {error.slug})"
     if error.retry_after_s is not None:

@@ -133,13 +133,12 @@ class Bars:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._progress = Progress(
             TextColumn("{task.fields[name]}", markup=False),
             BarColumn(24),
             TextColumn("{task.fields[percent]}", markup=False),
-            TimeElapsedColumn(),
             TextColumn("{task.fields[words]}", markup=False),
             console=Console(file=sys.stdout),
         )
@@ -158,15 +157,14 @@ class Bars:
             name = f"{plain(task.get('type', '?'))} {task['id'][-8:]}"
             self._rows[task["id"]] = self._progress.add_task("", total=None, name=name, percent="", words="")
         percent = 100.0 if task.get("status") == "succeeded" else (task.get("progress") or {}).get("percent")
+        unknown = percent is None and task.get("status") not in FINAL
         self._progress.update(
             self._rows[task["id"]],
-            total=None if percent is None else 100,
+            total=None if unknown else 100,
             completed=percent or 0,
             percent="" if percent is None else f"{percent:3.0f} %",
             words=describe(task),
         )
-        if seen.event.name == "end":
-            self._progress.stop_task(self._rows[task["id"]])
 
 
 def view_for_terminal() -> AbstractContextManager[View]:

@@ -130,7 +130,7 @@ def test_a_refusal_is_one_line_with_what_is_wrong_where(cli: Cli, receiver: Rece
     done = cli("submit", "t", "1", "--url", receiver.url)
 
     assert done.exit_code == 3
-    said = "The body does not fit.; #/payload/x: missing; #/priority: too big (422 validation-error)"
+    said = "validation-error; #/payload/x: missing; #/priority: too big (422 validation-error)"
     assert done.stderr == f"taskgate: refused: {said}\n"
 
 
