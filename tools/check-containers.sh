@@ -21,10 +21,11 @@ wait_for() {
 }
 ready() { curl -fsS "$TASKGATE_URL/readyz"; }
 healthy() { [[ $(docker inspect -f '{{.State.Health.Status}}' "$(docker-compose ps -q "$1")") == healthy ]]; }
-is_running() { [[ $(client status "$1" --json) == *'"status":"running"'* ]]; }
+field() { client status "$1" --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$2"; }
+is_running() { [[ $(field "$1" status) == running ]]; }
 
 trap 'docker-compose down --volumes --timeout 30 >/dev/null 2>&1' EXIT
-docker build --quiet --network host -t taskgate .
+docker build --quiet --network host -t taskgate . 2>/dev/null || die "the image cannot be built: docker build --network host ."
 docker-compose up -d
 wait_for "ready" ready
 wait_for "gateway healthy" healthy gateway
@@ -51,6 +52,6 @@ say "stopped in order, with a task at work: every exit code is 0"
 docker-compose start
 wait_for "ready again" ready
 wait_for "the task that was handed back runs again" is_running "$long"
-[[ $(client status "$long" --json) == *'"attempt":1'* ]] || die "the stop was counted as an attempt"
+[[ $(field "$long" attempt) == 1 ]] || die "the stop was counted as an attempt"
 client cancel "$long" >/dev/null
 say "what was at work runs again after the start, uncounted"
