@@ -62,7 +62,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 class Event(NamedTuple):
-    """`name`: snapshot, status, progress, custom, gap or end; `id` is where to resume: of this event, or of the last that had one."""
+    """`name`: snapshot, status, progress, custom, gap or end. `id`: its own or the last before it, where to resume."""
 
     id: str
     name: str
