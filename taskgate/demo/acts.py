@@ -18,6 +18,8 @@ _MARGIN = 0.05
 """What is shown may be a quarter of a second old."""
 _OTHERS = 3
 _BURST_S = 40.0
+_AHEAD = 20
+"""Tasks before the burst, from which the service knows how fast this queue drains."""
 
 
 async def refuse(stage: Stage) -> None:
@@ -94,10 +96,8 @@ async def _moment(stage: Stage, victim: Row) -> tuple[list[Row], int, float]:
 
 async def burst(stage: Stage, size: int) -> None:
     """More than the queue takes: refused at the door with the time to come again, never dropped."""
-    ahead = await asyncio.gather(*(_enter(stage, order) for order in orders.burst(QUEUE_LIMIT // 2)))
-    await asyncio.gather(
-        *(_end(stage, task_id) for task_id, _ in ahead)
-    )  # from these it knows how fast the queue drains
+    ahead = await asyncio.gather(*(_enter(stage, order) for order in orders.burst(_AHEAD)))
+    await asyncio.gather(*(_end(stage, task_id) for task_id, _ in ahead))
     stage.say(f"A burst of {size} tasks into a queue that takes {QUEUE_LIMIT}")
     started = time.monotonic()
     entries = await asyncio.gather(*(_enter(stage, order) for order in orders.burst(size)))

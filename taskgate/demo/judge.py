@@ -37,7 +37,7 @@ async def _streams(stage: Stage, rows: list[Row]) -> None:
         (task["status"], task["attempt"]) == (row.status, row.attempt) for row, task in zip(rows, tasks, strict=True)
     ]
     stage.expect("every event stream came to its end, and says what the status says", all(agree))
-    moving = [row for row in rows if row.order.type in ("demo.census", "demo.wait", "demo.random_waits")]
+    moving = [row for row in rows if row.order.type in ("demo.census", "demo.wait")]
     still = [row.order.name for row in moving if len(row.steps) < _MOVES or row.fraction != 1.0]
     stage.expect("progress arrived live, up to its end", not still, ", ".join(still))
 
