@@ -101,9 +101,9 @@ def redis_url(_servers: Callable[[str], Server], server_name: str) -> str:
 
 
 @pytest.fixture
-def own_server() -> Iterator[Server]:
+def own_server(server_name: str) -> Iterator[Server]:
     """A server of this test alone, started, to be stopped and started at will."""
-    server = Server(_binary("valkey"), Path(tempfile.mkdtemp(prefix="tg-")))
+    server = Server(_binary(server_name), Path(tempfile.mkdtemp(prefix="tg-")))
     server.start("--appendonly", "yes", "--appendfsync", "always")
     yield server
     server.stop()

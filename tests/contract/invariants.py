@@ -15,22 +15,27 @@ PREFIX = keys.prefix(0)
 
 async def everything(redis: Redis) -> dict[str, Any]:
     """All keys and their values: equal before and after means that nothing happened."""
-    found: dict[str, Any] = {}
-    async for key in redis.scan_iter(count=1000):
-        match await redis.type(key):
+    names = [key async for key in redis.scan_iter(count=1000)]
+    pipeline = redis.pipeline(transaction=False)
+    for name in names:
+        pipeline.type(name)
+    kinds = await pipeline.execute()
+    for name, kind in zip(names, kinds, strict=True):
+        match kind:
             case b"string":
-                found[key.decode()] = await redis.get(key)
+                pipeline.get(name)
             case b"hash":
-                found[key.decode()] = await redis.hgetall(key)
+                pipeline.hgetall(name)
             case b"list":
-                found[key.decode()] = await redis.lrange(key, 0, -1)
+                pipeline.lrange(name, 0, -1)
             case b"set":
-                found[key.decode()] = await redis.smembers(key)
+                pipeline.smembers(name)
             case b"zset":
-                found[key.decode()] = await redis.zrange(key, 0, -1, withscores=True)
+                pipeline.zrange(name, 0, -1, withscores=True)
             case b"stream":
-                found[key.decode()] = await redis.xrange(key)
-    return found
+                pipeline.xrange(name)
+    values = await pipeline.execute()
+    return {name.decode(): value for name, value in zip(names, values, strict=True)}
 
 
 async def check(redis: Redis, store: Store) -> None:
@@ -44,7 +49,9 @@ async def check(redis: Redis, store: Store) -> None:
 
 
 async def _records(found: dict[str, Any], store: Store) -> dict[str, TaskRecord]:
-    ids = [key.removeprefix(f"{PREFIX}task:") for key in found if key.startswith(f"{PREFIX}task:") and key.count(":") == 3]
+    ids = [
+        key.removeprefix(f"{PREFIX}task:") for key in found if key.startswith(f"{PREFIX}task:") and key.count(":") == 3
+    ]
     return {each.id: each for each in await store.read(ids) if each is not None} if ids else {}
 
 
@@ -64,7 +71,7 @@ def _check_counters(found: dict[str, Any], records: dict[str, TaskRecord]) -> No
 
 
 def _check_orders(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
-    """Queued tasks, their tenants and their lanes are in the orders, nothing else is, and a marker wakes for each lane."""
+    """Queued tasks, their tenants and lanes stand in the orders, nothing else does, and each lane has its marker."""
     wanted: dict[str, set[str]] = defaultdict(set)
     for task_id, record in records.items():
         spec = record.spec
@@ -95,11 +102,14 @@ def _check_places(found: dict[str, Any], records: dict[str, TaskRecord]) -> None
 
 
 async def _check_life_times(redis: Redis, found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
-    for key in found:
-        if key.startswith(f"{PREFIX}task:"):
-            record = records.get(key.split(":")[3])
-            lives = record is not None and record.status not in FINAL and not key.endswith(":alive")
-            assert (await redis.pttl(key) > 0) != lives, f"{key}: of {record and record.status}"
+    names = [key for key in found if key.startswith(f"{PREFIX}task:")]
+    pipeline = redis.pipeline(transaction=False)
+    for name in names:
+        pipeline.pttl(name)
+    for name, left_ms in zip(names, await pipeline.execute(), strict=True):
+        record = records.get(name.split(":")[3])
+        lives = record is not None and record.status not in FINAL and not name.endswith(":alive")
+        assert (left_ms > 0) != lives, f"{name}: of {record and record.status}"
 
 
 def _members(found: dict[str, Any], *starts: str) -> dict[str, set[str]]:

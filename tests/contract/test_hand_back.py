@@ -87,9 +87,7 @@ async def test_a_repeat_during_the_next_attempt_has_no_effect(
     assert await everything(redis_client) == before
 
 
-async def test_only_the_token_of_the_claim_may_hand_back(
-    store: Store, w1: Hand, w2: Hand, redis_client: Redis
-) -> None:
+async def test_only_the_token_of_the_claim_may_hand_back(store: Store, w1: Hand, w2: Hand, redis_client: Redis) -> None:
     old = await _running(store, w1)
     await w1.hand_back(old)
     await w1.hand_back(await w1.claim_one())
@@ -110,9 +108,7 @@ async def test_what_ended_cannot_be_handed_back(store: Store, w1: Hand, redis_cl
     assert await everything(redis_client) == before
 
 
-async def test_a_reaped_supervisor_that_wakes_is_refused(
-    store: Store, w1: Hand, w2: Hand, redis_client: Redis
-) -> None:
+async def test_a_reaped_supervisor_that_wakes_is_refused(store: Store, w1: Hand, w2: Hand, redis_client: Redis) -> None:
     zombie = await _running(store, w1)
     await w2.reap(w1)
     for _ in range(2):  # while its task waits, and while its successor runs it

@@ -112,9 +112,7 @@ async def test_a_repeat_has_no_second_effect(store: Store, clock: Clock, redis_c
     assert await everything(redis_client) == before
 
 
-async def test_only_a_new_earliest_time_is_told_to_supervisors(
-    store: Store, clock: Clock, redis_client: Redis
-) -> None:
+async def test_only_a_new_earliest_time_is_told_to_supervisors(store: Store, clock: Clock, redis_client: Redis) -> None:
     told = []
     async with redis_client.pubsub() as pubsub:
         await pubsub.subscribe(keys.notices(0))

@@ -111,9 +111,7 @@ async def test_only_failed_tasks_are_redriven(store: Store, w1: Hand, redis_clie
     assert await everything(redis_client) == before
 
 
-async def test_what_is_not_there_or_not_the_tenants_is_not_found(
-    store: Store, w1: Hand, redis_client: Redis
-) -> None:
+async def test_what_is_not_there_or_not_the_tenants_is_not_found(store: Store, w1: Hand, redis_client: Redis) -> None:
     task_id = await _dead(store, w1, tenant="a")
     before = await everything(redis_client)
     with pytest.raises(TaskNotFound):

@@ -104,9 +104,7 @@ async def test_a_late_report_does_not_touch_what_ended(store: Store, w1: Hand, r
     assert await everything(redis_client) == before
 
 
-async def test_a_reaped_supervisor_that_wakes_is_refused(
-    store: Store, w1: Hand, w2: Hand, redis_client: Redis
-) -> None:
+async def test_a_reaped_supervisor_that_wakes_is_refused(store: Store, w1: Hand, w2: Hand, redis_client: Redis) -> None:
     await submit(store)
     zombie = await w1.claim_one()
     await w2.reap(w1)

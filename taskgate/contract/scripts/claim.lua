@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Take tasks for a supervisor's free slots: queued -> running (queued -> expired past the deadline).
+-- Take tasks for a supervisor's free slots: queued -> running; queued -> expired past the deadline.
 -- Replies {"no_worker"} or {"ok", now, {id, epoch, attempt, created, spec, payload, checkpoint}...}.
 -- Never repeated: a lost reply shows as `unknown` in the beats that follow.
 local worker = ARGV[2] -- string

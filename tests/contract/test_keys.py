@@ -1,0 +1,98 @@
+"""keys: one hash tag per partition; the scripts build the same names from the prefix."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from redis.asyncio import Redis
+
+from taskgate.contract import keys
+from taskgate.contract.script import FOLDER
+from taskgate.contract.store import Store
+from tests.conftest import Clock
+from tests.contract.conftest import Hand, submission, submit
+
+NAMES: dict[str, Callable[[int], str]] = {
+    "task": lambda p: keys.task(p, "T"),
+    "events": lambda p: keys.events(p, "T"),
+    "alive": lambda p: keys.alive(p, "T"),
+    "wake": lambda p: keys.wake(p, "q", "t"),
+    "nudge": lambda p: keys.nudge(p, "w"),
+    "beats": keys.beats,
+    "worker": lambda p: keys.worker(p, "w"),
+    "types": keys.types,
+    "usage": keys.usage,
+    "changes": lambda p: keys.changes(p, "T"),
+    "inbox": lambda p: keys.inbox(p, "w"),
+    "notices": keys.notices,
+}
+PATTERNS = {
+    r"task:<id>", r"task:<id>:events", r"task:<id>:alive", r"lanes:<q>", r"lane:<q>:<type>",
+    r"ready:<q>:<type>:<tenant>", r"due", r"held:<worker>", r"beats", r"dead:<q>", r"final", r"all:<tenant>",
+    r"idem:<tenant>:<hash>", r"usage", r"wake:<q>:<type>", r"worker:<worker>",
+}  # fmt: skip
+"""What the scripts may write, of the table in docs/architecture.md."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_key_lies_in_the_slot_of_its_partition(name: str) -> None:
+    for partition in (0, 1, 31):
+        assert NAMES[name](partition).startswith(f"tg:{{{partition}}}:")
+    assert NAMES[name](1) != NAMES[name](2)
+
+
+def test_every_function_of_the_module_is_covered_here() -> None:
+    functions = {name for name, value in vars(keys).items() if callable(value)}
+    assert functions == NAMES.keys() | {"prefix"}
+
+
+def test_scripts_write_channels_by_the_names_of_the_module() -> None:
+    sources = "".join(path.read_text() for path in FOLDER.glob("*.lua"))
+    published = set(re.findall(r'"PUBLISH", prefix \.\. "(\w+)', sources))
+    assert published == {"changes", "inbox", "notices"}
+
+
+async def test_scripts_write_the_keys_of_the_table_and_no_others(
+    store: Store, w1: Hand, w2: Hand, clock: Clock, redis_client: Redis
+) -> None:
+    await submit(store, *(submission(tenant="a", key=f"k{n}") for n in range(5)), submission(delay_ms=1000))
+    seen = {key async for key in redis_client.scan_iter(count=1000)}
+    succeeds, fails, retries, _ = await w1.claim(sync=4)
+    await w1.report(succeeds, progress=b"{}", events=[("custom", b"{}")])
+    seen |= {key async for key in redis_client.scan_iter(count=1000)}
+    await w1.finish(succeeds, submitted=[submission(queue="b")])
+    await w1.finish(fails, "failed")
+    await w1.finish(retries, "retry", retry_delay_ms=1)
+    await w2.reap(w1)
+    seen |= {key async for key in redis_client.scan_iter(count=1000)}
+
+    assert {_pattern(key.decode()) for key in seen} == PATTERNS
+    for key in (keys.task(0, succeeds.id), keys.events(0, succeeds.id), keys.alive(0, succeeds.id)):
+        assert key.encode() in seen
+    for key in (keys.beats(0), keys.usage(0), keys.worker(0, "w1"), keys.wake(0, "default", "echo")):
+        assert key.encode() in seen
+
+
+def _pattern(key: str) -> str:
+    name = key.removeprefix(keys.prefix(0))
+    name = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "<id>", name)
+    name = re.sub(r"^(idem):(\w+):[0-9a-f]{64}$", r"\1:<tenant>:<hash>", name)
+    name = re.sub(r"^(lanes|dead):\w+$", r"\1:<q>", name)
+    name = re.sub(r"^(lane|wake):\w+:\w+$", r"\1:<q>:<type>", name)
+    name = re.sub(r"^ready:\w+:\w+:\w+$", "ready:<q>:<type>:<tenant>", name)
+    name = re.sub(r"^all:\w+$", "all:<tenant>", name)
+    return re.sub(r"^(held|worker):\w+$", r"\1:<worker>", name)
+
+
+async def test_partitions_do_not_see_each_other(redis_client: Redis, clock: Clock) -> None:
+    store = Store(redis_client, partitions=2, clock=clock)
+    item = submission()
+    while store.partition_of(item.id) != 1:
+        item = submission()
+    await submit(store, item)
+    hand = Hand(store, "w1")
+    await hand.beat()
+    assert await hand.claim() == []
+    seen = {key.decode()[:7] async for key in redis_client.scan_iter(count=1000)}
+    assert seen == {keys.prefix(0), keys.prefix(1)}
+    await redis_client.flushall()

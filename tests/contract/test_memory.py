@@ -1,0 +1,53 @@
+"""A finished task must not cost more than 3 KiB on the embedded server."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from taskgate.contract.models import Finish, Submission
+from taskgate.contract.store import BATCH, Store
+from tests.contract.conftest import Hand, submission, submit
+
+TASKS = 16 * BATCH
+BUDGET_BYTES = 3 * 1024
+EFFORT = (
+    b'{"queue_wait_ms":1,"cpu_ms":0.2,"cpu_wait_ms":0,"gc_pause_ms":0,"rss_bytes":31457280,"rss_peak_bytes":31457280}'
+)
+
+
+@pytest.fixture
+def server_name() -> str:
+    """The server that `taskgate up` brings: others have other costs."""
+    return "valkey"
+
+
+def _no_op() -> Submission:
+    return submission(
+        payload=b'{"n":1}', timeout_s=60.0, max_attempts=5, schema="0123456789abcdef", request_id="f" * 32
+    )
+
+
+async def _used(redis: Redis) -> int:
+    return int((await redis.info("memory"))["used_memory"])
+
+
+@pytest.fixture(autouse=True)
+async def _embedded_options(redis_client: Redis) -> AsyncIterator[None]:
+    """As in taskgate/embedded.py: a hash stays one block of memory while its longest field is below this."""
+    option = "hash-max-listpack-value"
+    before = (await redis_client.config_get(option))[option]
+    await redis_client.config_set(option, 1024)
+    yield
+    await redis_client.config_set(option, str(before))
+
+
+async def test_a_finished_task_that_did_nothing_fits_the_budget(store: Store, w1: Hand, redis_client: Redis) -> None:
+    before = await _used(redis_client)
+    for _ in range(TASKS // BATCH):
+        await submit(store, *(_no_op() for _ in range(BATCH)))
+        tasks = await w1.claim(sync=BATCH)
+        ends = [Finish(id=each.id, epoch=1, outcome="succeeded", result=b"null", effort=EFFORT) for each in tasks]
+        assert set(await store.finish(0, "w1", ends)) == {"succeeded"}
+    cost = (await _used(redis_client) - before) / TASKS
+    assert 1000 < cost <= BUDGET_BYTES, f"{cost:.0f} bytes a task"

@@ -1,0 +1,156 @@
+"""script: a caller out of step fails by name; a connection that breaks says what is known of the outcome."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from redis import exceptions
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
+from taskgate.contract.script import FOLDER, Script, arity, refused
+from taskgate.contract.store import Store
+from tests.conftest import Server
+from tests.contract.conftest import LIMITS, read, submission, submit
+
+
+def _client(url: str, **options: float) -> Redis:
+    pool = BlockingConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), max_connections=1, timeout=0.2, **options)
+    return Redis.from_pool(pool)
+
+
+@asynccontextmanager
+async def _between(server: Server, path: Path, drop: Callable[[bytes], bool]) -> AsyncIterator[str]:
+    """A relay before the server that hangs up instead of relaying an answer once `drop` says so of a request."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, requests = await asyncio.open_unix_connection(f"{server.folder}/redis.sock")
+        while data := await reader.read(1 << 16):
+            requests.write(data)
+            answer = await answers.read(1 << 16)
+            if drop(data):
+                break
+            writer.write(answer)
+        requests.close()
+        writer.close()
+
+    relay = await asyncio.start_unix_server(serve, path)
+    async with relay:
+        yield f"unix://{path}"
+
+
+def test_the_binding_block_tells_how_many_arguments_there_are() -> None:
+    assert arity("local a = ARGV[2]\nlocal b = tonumber(ARGV[3])\n") == 3
+    assert arity("-- ARGV[9] in a comment\nreturn 1\n") == 1
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.lua") if path.stem != "prelude"))
+async def test_a_caller_out_of_step_is_told_by_name(redis_client: Redis, name: str) -> None:
+    script = Script(redis_client, name)
+    with pytest.raises(TypeError, match=rf"{name}\.lua takes \d+ arguments, got 40"):
+        await script("tg:{0}:", *range(40))
+    assert await redis_client.dbsize() == 0
+
+
+async def test_a_bug_in_a_script_is_no_outage(redis_client: Redis) -> None:
+    with pytest.raises(exceptions.ResponseError, match="Bad data format"):
+        await Script(redis_client, "submit")("tg:{0}:", "", "none", "none", b"\xc1")
+
+
+async def test_a_server_that_is_away_did_nothing(own_server: Server) -> None:
+    async with _client(own_server.url) as client:
+        own_server.stop()
+        with pytest.raises(StoreUnavailable):
+            await Store(client).submit([submission()], LIMITS)
+
+
+async def test_a_restarted_server_is_found_again(own_server: Server) -> None:
+    async with _client(own_server.url) as client:
+        store = Store(client)
+        [task_id] = await submit(store)
+        own_server.stop()
+        own_server.start("--appendonly", "yes", "--appendfsync", "always")
+        for _ in range(3):  # the loop takes note that the old connection ended
+            await asyncio.sleep(0)
+        assert (await read(store, task_id)).id == task_id
+        await submit(store)
+
+
+async def test_a_lost_reply_leaves_the_outcome_open_and_a_repeat_settles_it(own_server: Server, tmp_path: Path) -> None:
+    lost = [b"EVAL"]
+
+    def drop(request: bytes) -> bool:
+        return bool(lost and lost[0] in request and b"EVALSHA" not in request and lost.pop())
+
+    async with _between(own_server, tmp_path / "relay", drop) as url, _client(url) as client:
+        store, item = Store(client), submission()
+        with pytest.raises(OutcomeUnknown):
+            await store.submit([item], LIMITS)
+        assert not lost
+        assert (await store.usage(0))["waiting:queue:default"] == 1
+        assert await submit(store, item) == [item.id]
+        assert (await store.usage(0))["waiting:queue:default"] == 1
+
+
+async def test_a_silent_server_leaves_the_outcome_open(own_server: Server) -> None:
+    async with _client(own_server.url, socket_timeout=0.1) as client, Redis.from_url(own_server.url) as other:
+        store = Store(client)
+        await submit(store)
+        await other.client_pause(400)
+        with pytest.raises(OutcomeUnknown):
+            await store.submit([submission()], LIMITS)
+        with pytest.raises((OutcomeUnknown, StoreUnavailable)):
+            await store.submit([submission()], LIMITS)
+
+
+async def test_a_pool_that_is_used_up_did_nothing(redis_url: str) -> None:
+    async with _client(redis_url) as client:
+        connection = await client.connection_pool.get_connection()  # type: ignore[no-untyped-call]
+        with pytest.raises(StoreUnavailable):
+            await Store(client).submit([submission()], LIMITS)
+        await client.connection_pool.release(connection)
+        await submit(Store(client))
+
+
+async def test_a_caller_that_is_cancelled_leaves_no_reply_for_the_next(own_server: Server) -> None:
+    async with _client(own_server.url) as client, Redis.from_url(own_server.url) as other:
+        store = Store(client)
+        [task_id] = await submit(store)
+        await other.client_pause(200)
+        reading = asyncio.ensure_future(store.read([task_id]))
+        for _ in range(50):  # enough to send it; the answer comes after the pause
+            await asyncio.sleep(0)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await submit(store)
+        assert (await read(store, task_id)).id == task_id
+
+
+@pytest.mark.parametrize(
+    ("error", "nothing_done"),
+    [
+        (exceptions.OutOfMemoryError("command not allowed"), True),
+        (exceptions.ReadOnlyError("You can't write"), True),
+        (exceptions.BusyLoadingError("loading"), True),
+        (exceptions.ResponseError("MISCONF Errors writing to the AOF file"), True),
+        (exceptions.ResponseError("NOREPLICAS Not enough good replicas"), True),
+        (exceptions.ResponseError("ERR user_script:1: MISCONF"), False),
+        (exceptions.NoPermissionError("this user has no permissions"), False),
+    ],
+)
+def test_refusals_of_the_server_are_told_from_bugs(error: Exception, nothing_done: bool) -> None:
+    assert refused(error) is nothing_done
+
+
+async def test_a_read_only_replica_did_nothing(own_server: Server) -> None:
+    async with Redis.from_url(own_server.url) as client:
+        await client.replicaof("127.0.0.1", 1)
+        with pytest.raises(StoreUnavailable):
+            await Store(client).submit([submission()], LIMITS)
+        with pytest.raises(StoreUnavailable):
+            await Store(client).probe()
