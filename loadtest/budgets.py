@@ -74,7 +74,7 @@ def rows(figures: Figures) -> list[Row]:
         *_at_most(figures, "  … with idempotency key", "store-128", "fsync", "keyed_us", 50, "µs"),
         *_at_most(figures, "memory per finished task, store alone", "store-memory", "memory", "bytes", 3072, "B"),
         *_at_most(figures, "memory per finished task, end to end", "memory", "memory", "bytes", 3072, "B"),
-        *_at_most(figures, "commands/s while idle", "idle", "memory", "calls_per_s", 1, "/s"),
+        *_at_most(figures, "calls to the server/s while idle", "idle", "memory", "calls_per_s", 1, "/s"),
     ]
 
 
