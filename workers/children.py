@@ -107,6 +107,11 @@ class ChildProcess:
         """Handed over, and neither answered nor taken back."""
         return set(self._records)
 
+    @property
+    def load(self) -> int:
+        """How many are outstanding."""
+        return len(self._records)
+
     def hand_over(self, claimed: Claimed, *, deadline_ns: int, last: bool = False) -> int | None:
         """Send a task; returns its sequence, or None when there is no room, or no child that is ready.
 

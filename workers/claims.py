@@ -1,6 +1,7 @@
 """Claiming: as many tasks as there are free slots, at once when something waits, silent when nothing does."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from workers.lease import Lease
 
 log = structlog.get_logger()
 
+SYNC, ASYNC, FRESH = "sync", "async", "fresh"
+
 
 class Room(NamedTuple):
     """Free slots: of sync children, of sync children that have run nothing, of async children."""
@@ -26,8 +29,10 @@ class Room(NamedTuple):
 class Claims:
     """One loop that claims, one that blocks on the wake markers of what there is room for.
 
-    A claim may run while the blocking pop is under way. When there is room for more than the pop waits for, a nudge
-    ends it. A marker taken without room left is put back by a claim of nothing, for the other supervisors.
+    While there is more work than room, slots that become free drive the claims and nobody blocks on a marker; only a
+    claim that got less than it asked for makes its kind hungry. A claim may run while the blocking pop is under way:
+    when there is room for more than the pop waits for, a nudge ends it. A marker taken without room left is put back
+    by a claim of nothing, for the other supervisors.
     """
 
     def __init__(
@@ -50,6 +55,8 @@ class Claims:
         self._take = take
         self._served: list[Served] = []
         self._fresh: list[Served] = []
+        self._kinds: dict[str, str] = {}
+        self._hungry: set[str] = set()
         self._wake = asyncio.Event()
         self._waiting_for: frozenset[Served] = frozenset()
         self._marker_taken = False
@@ -58,6 +65,7 @@ class Claims:
     def serve(self, served: Sequence[Served], *, fresh: Sequence[Served]) -> None:
         """What may be claimed; `fresh` needs a child that has run nothing."""
         self._served, self._fresh = list(served), list(fresh)
+        self._kinds = {each.type: each.kind for each in served}
         self._wake.set()
 
     def try_now(self) -> None:
@@ -103,34 +111,43 @@ class Claims:
         for partition in self._store.partitions:
             while self._lease.holds:
                 room = self._room()
-                got = await self._claim(partition, self._fresh, sync=min(room.virgin, room.sync))
+                more = self._fresh and await self._claim(partition, self._fresh, {FRESH: min(room.virgin, room.sync)})
                 room = self._room()
-                got += await self._claim(partition, self._served, sync=room.sync, asynchronous=room.asynchronous)
-                if not got:
+                more = await self._claim(partition, self._served, {SYNC: room.sync, ASYNC: room.asynchronous}) or more
+                if not more:
                     break
 
-    async def _claim(self, partition: int, served: Sequence[Served], *, sync: int, asynchronous: int = 0) -> int:
-        if not served or not (sync > 0 or asynchronous > 0 or self._marker_taken):
-            return 0
+    async def _claim(self, partition: int, served: Sequence[Served], room: dict[str, int]) -> bool:
+        """Whether some kind got all that it asked for, so that more may wait."""
+        asked = {kind: free for kind, free in room.items() if free > 0}
+        if not served or not (asked or self._marker_taken):
+            return False
         self._marker_taken = False
         claimed = await self._store.claim(
             partition,
             self._worker_id,
             served=served,
-            free_sync=max(0, sync),
-            free_async=max(0, asynchronous),
+            free_sync=asked.get(SYNC, asked.get(FRESH, 0)),
+            free_async=asked.get(ASYNC, 0),
             lease_ms=self._lease_ms,
         )
+        got = Counter(FRESH if FRESH in room else self._kinds.get(task.spec.type, SYNC) for task in claimed)
         for task in claimed:
             self._take(task)
-        return len(claimed)
+        sated = {kind for kind, free in asked.items() if got[kind] >= free}
+        self._hungry = (self._hungry | asked.keys()) - sated
+        return bool(sated)
 
     def _wanted(self) -> frozenset[Served]:
+        """The markers to block on: there is room, and the last claim found too little."""
         if self.stopped:
             return frozenset()
         room = self._room()
-        free = {"sync": room.sync, "async": room.asynchronous}
-        wanted = {each for each in self._served if free[each.kind] > 0}
-        if min(room.virgin, room.sync) > 0:
+        wanted: set[Served] = set()
+        if SYNC in self._hungry and room.sync > 0:
+            wanted.update(each for each in self._served if each.kind == SYNC)
+        if ASYNC in self._hungry and room.asynchronous > 0:
+            wanted.update(each for each in self._served if each.kind == ASYNC)
+        if FRESH in self._hungry and min(room.virgin, room.sync) > 0:
             wanted.update(self._fresh)
         return frozenset(wanted)

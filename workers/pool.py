@@ -14,9 +14,9 @@ log = structlog.get_logger()
 
 START_PAUSE_S = (0.1, 5.0)
 """Before another start when children die before they are ready: first and longest."""
-PIPELINE_NS = 2_000_000
+PIPELINE_NS = 4_000_000
 """Tasks run shorter than this on average may be handed over ahead, as many as fit into it, at most PIPELINE."""
-PIPELINE = 16
+PIPELINE = 32
 PIPELINE_BEHIND_NS = 50_000_000
 """What waits behind a task that has run so long is taken back."""
 
@@ -50,6 +50,7 @@ class Pool:
         self._slow: set[ChildProcess] = set()
         self._background = Background()
         self._buried = asyncio.Event()
+        self._starting = 0
         self._pause_s = 0.0
         self._stopping = False
         self.mean_run_ns = 10**9
@@ -57,15 +58,6 @@ class Pool:
     @property
     def children(self) -> list[ChildProcess]:
         return list(self._children)
-
-    @property
-    def ready(self) -> list[ChildProcess]:
-        """Children that may be given tasks, those that have worked before first."""
-        usable = [child for child in self._children if self._usable(child)]
-        return sorted(usable, key=lambda child: child not in self._used)
-
-    def _usable(self, child: ChildProcess) -> bool:
-        return child.ready and child.exit is None and child in self._guarded and child not in self._retiring
 
     @property
     def depth(self) -> int:
@@ -85,34 +77,39 @@ class Pool:
 
     def free(self) -> int:
         """How many tasks can be handed over now; pipelines are filled again when half of them is empty."""
-        offered, depth = self._offered(), self.depth
+        depth, offered = self.depth, self._offered()
         room = sum(self._room(child, depth) for child in offered)
         if self.spec.kind == "sync" and depth > 1 and 2 * room < depth * len(offered):
             return 0
         return room
 
-    def _room(self, child: ChildProcess, depth: int) -> int:
-        return max(0, (1 if child in self._slow else depth) - len(child.outstanding))
-
     def virgins(self) -> int:
         """How many of the free ones can go to a child that has run nothing."""
-        return sum(child not in self._used and not child.outstanding for child in self._offered())
+        return sum(child not in self._used and not child.load for child in self._offered())
 
-    def _offered(self) -> list[ChildProcess]:
-        """The children that count towards `size`: the busy ones first, then idle ones."""
-        ready = self.ready
-        busy = [child for child in ready if child.outstanding]
-        retiring = sum(bool(child.outstanding) for child in self._retiring)
-        idle = [child for child in ready if not child.outstanding]
-        return (busy + idle)[: max(0, self.size - retiring)]
-
-    def choose(self, *, virgin: bool) -> ChildProcess | None:
-        """The child for the next task: an idle one, else the one with the shortest pipeline."""
+    def choose(self, *, virgin: bool = False) -> ChildProcess | None:
+        """The child for the next task: an idle one that has worked before, else an idle one, else the least loaded."""
         depth = self.depth
         offered = [child for child in self._offered() if self._room(child, depth)]
         if virgin:
-            offered = [child for child in offered if child not in self._used and not child.outstanding]
-        return min(offered, key=lambda child: len(child.outstanding), default=None)
+            offered = [child for child in offered if child not in self._used and not child.load]
+        return min(offered, key=lambda child: child.load, default=None)
+
+    def _offered(self) -> list[ChildProcess]:
+        """The children that count towards `size`: busy ones, then idle ones that have worked before, then the rest."""
+        busy: list[ChildProcess] = []
+        idle: list[ChildProcess] = []
+        unused: list[ChildProcess] = []
+        retiring = 0
+        for child in self._children:
+            if child in self._retiring:
+                retiring += child.load > 0
+            elif child.ready and child.exit is None and child in self._guarded:
+                (busy if child.load else idle if child in self._used else unused).append(child)
+        return (busy + idle + unused)[: max(0, self.size - retiring)]
+
+    def _room(self, child: ChildProcess, depth: int) -> int:
+        return max(0, (1 if child in self._slow else depth) - child.load)
 
     def used(self, child: ChildProcess) -> None:
         self._used.add(child)
@@ -120,8 +117,9 @@ class Pool:
     def fill(self) -> None:
         """Start what is missing, the spare included."""
         wanted = 0 if self._stopping or not self.size else self.size + (self.spec.kind == "sync")
-        have = len(self._children) - len(self._retiring)
+        have = len(self._children) - len(self._retiring) + self._starting
         for _ in range(wanted - have):
+            self._starting += 1
             self._background.spawn(self._bring_up())
 
     def retire(self, child: ChildProcess) -> None:
@@ -134,7 +132,7 @@ class Pool:
 
     def let_go(self, child: ChildProcess) -> None:
         """Ask a retiring child that holds nothing to exit."""
-        if child in self._retiring and not child.outstanding and child.exit is None and not child.finish():
+        if child in self._retiring and not child.load and child.exit is None and not child.finish():
             child.kill()
 
     async def stop(self) -> None:
@@ -147,12 +145,15 @@ class Pool:
             await self._buried.wait()
 
     async def _bring_up(self) -> None:
-        if self._pause_s:
-            await asyncio.sleep(self._pause_s)
-        if self._stopping:
-            return
-        child = ChildProcess.start(self.spec, on_message=self._message, on_exit=self._exited)
-        self._children.append(child)
+        try:
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
+            if self._stopping:
+                return
+            child = ChildProcess.start(self.spec, on_message=self._message, on_exit=self._exited)
+            self._children.append(child)
+        finally:
+            self._starting -= 1
         await self._guard.add(child.pid)
         self._guarded.add(child)
         self._on_change()

@@ -130,7 +130,7 @@ class Runner:
         holding.handed_ns = boot_ns()
         self.holdings.assign(holding, child, seq)
         self._later(holding, task.spec.timeout_s, partial(self._timed_out, holding))
-        if pool.spec.kind == "sync" and len(child.outstanding) > 1:
+        if pool.spec.kind == "sync" and child.load == 2:
             self._loop.call_later(PIPELINE_BEHIND_NS / 1e9, self._unblock_pipeline, child)
 
     def cancel(self, task_id: str) -> None:
@@ -171,7 +171,7 @@ class Runner:
     def kill_all(self) -> None:
         for pool in self.pools:
             for child in pool.children:
-                if child.outstanding:
+                if child.load:
                     child.kill()
 
     @property
@@ -322,7 +322,7 @@ class Runner:
 
     def _unblock_pipeline(self, child: ChildProcess) -> None:
         """Nothing waits behind a task that has run for 50 ms."""
-        if child.exit is not None or len(child.outstanding) < 2:
+        if child.exit is not None or child.load < 2:
             return
         sample = child.sample()
         if sample.running and boot_ns() - sample.started_ns >= PIPELINE_BEHIND_NS:

@@ -188,7 +188,7 @@ class Supervisor:
                 {
                     "pid": child.pid,
                     "kind": pool.spec.kind,
-                    "state": "starting" if not child.ready else "busy" if child.outstanding else "idle",
+                    "state": "starting" if not child.ready else "busy" if child.load else "idle",
                     "tasks": [h.id for seq in child.outstanding if (h := runner.holdings.of(child, seq))],
                 }
                 for pool in runner.pools

@@ -79,7 +79,7 @@ class Telemetry:
         while True:
             started = time.monotonic()
             for child in self._children():
-                if child.outstanding and child.exit is None:
+                if child.load and child.exit is None:
                     self._look(child)
             await asyncio.sleep(max(0.01, EVERY_S - (time.monotonic() - started)))
 
