@@ -63,6 +63,7 @@ class Up:
         self._worker = self._service("worker")
         self._signals = 0
         self._asked = asyncio.Event()
+        self._hurried = asyncio.Event()
 
     async def run(self) -> int:
         """Serve until a signal.
@@ -192,24 +193,33 @@ class Up:
             _leave_terminal()
         if self._signals == 1:
             _say(f"taskgate up: stopping (at most {self._settings.grace_s:g} s); once more to hurry")
-            return
-        for service in (self._gateway, self._worker):
-            service.stop()
+        else:
+            self._hurried.set()
 
     async def _end(self) -> bool:
         """Whether all ended by itself: gateway and workers together, Valkey when both are gone."""
         services = (self._gateway, self._worker)
         for service in services:
             service.stop()
+        hurrying = asyncio.create_task(self._hurry())
         ended = asyncio.gather(*(service.ended() for service in services))
         done, _ = await asyncio.wait([ended], timeout=self._services_grace_s + self._reserve_s / 2)
         for service in services:
             service.kill()
         await ended
+        hurrying.cancel()
         guard_code = await self._guard.close()
         if self._valkey:
             self._valkey.close()
         return bool(done) and guard_code == 0 and all(service.exit_code in _ASKED for service in services)
+
+    async def _hurry(self) -> None:
+        """Again and again: a signal that arrives while its like is pending is lost."""
+        await self._hurried.wait()
+        while True:
+            for service in (self._gateway, self._worker):
+                service.stop()
+            await asyncio.sleep(_POLL_S)
 
 
 def _check_port(settings: Settings) -> None:

@@ -122,7 +122,10 @@ class Running:
     def stop(self, sig: signal.Signals = signal.SIGTERM, *, within_s: float = 15) -> int:
         assert self.process is not None
         self.process.send_signal(sig)
-        return self.process.wait(within_s)
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {within_s} s: {self.left()}\n{self.said()}")
 
     def submit(self, task_type: str = "step", **payload: Any) -> str:
         answer = self.http.post("/tasks", json={"type": task_type, "payload": payload})

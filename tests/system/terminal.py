@@ -51,6 +51,10 @@ class Terminal:
         os.close(self._master)
         self._shell.wait(10)
 
+    @property
+    def shell_pid(self) -> int:
+        return self._shell.pid
+
     def run_up(self) -> None:
         self.type(f"{sys.executable} -m taskgate up\n")
         self.until_said("stop    Ctrl-C")
