@@ -1,6 +1,8 @@
 """How the demo looks: bars that move on a terminal, plain lines elsewhere."""
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,11 +20,18 @@ _FRAMES_PER_S = 8
 _PLAIN_WIDTH = 110
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more: the demo goes on in silence to its exit code."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Screen:
     """Shows a board until the demo is over, and says what is being done to it."""
 
     def __init__(self, board: Board, *, plain: bool) -> None:
-        self._console = Console(highlight=False)
+        self._console = _Console(highlight=False)
         self._board = board
         self._plain = plain or not self._console.is_terminal or self._console.is_dumb_terminal
         if self._plain:
