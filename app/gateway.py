@@ -30,7 +30,7 @@ class Gateway:
 
     def __init__(self, settings: Settings, client: redis.Redis) -> None:
         self.settings = settings
-        self.limits = Limits(tasks=settings.queue_limit_tasks, bytes=settings.queue_limit_bytes)
+        self.limits = Limits(tasks=settings.queue_limit_tasks, bytes=int(settings.queue_limit_bytes))
         self.draining = False
         self.refusals = RefusalLog()
         self._client = client

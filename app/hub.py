@@ -90,6 +90,7 @@ class Hub:
         self._watches: dict[bytes, Watch] = {}
         self._pubsub: redis.client.PubSub | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._telling = asyncio.Lock()
         self._reads: Group[tuple[str, str], list[Event]] = Group(self._read_events)
 
@@ -109,7 +110,10 @@ class Hub:
             watch.streams -= 1
             if watch.streams == 0:
                 del self._watches[channel]
-                await self._follow(channel, wanted=False)
+                # In a task of its own: here we are mostly being cancelled, since the client has gone.
+                leaving = asyncio.ensure_future(self._follow(channel, wanted=False))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
 
     def drain(self) -> None:
         """End all streams: they see `draining` at once."""

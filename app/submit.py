@@ -1,5 +1,6 @@
 """`POST /tasks`: check, admit, keep. The 202 leaves when the task is on disk."""
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
@@ -14,10 +15,13 @@ from app.types import TypeRegistry
 from taskgate.contract import ids
 from taskgate.contract.errors import IdempotencyConflict, QueueFull, TaskgateError
 from taskgate.contract.group import Group
-from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec
+from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec, TypeInfo
 from taskgate.contract.store import Store
 
 Outcome = Accepted | QueueFull | IdempotencyConflict
+
+LARGE_BYTES = 65_536
+"""From here on bodies are checked one by one, so that others get their turn in between."""
 
 _spec_json = msgspec.json.Encoder().encode
 
@@ -29,6 +33,7 @@ class SubmitEndpoint:
         self._types = types
         self._snapshots = snapshots
         self._store = store
+        self._large = asyncio.Lock()
         self._groups = [Group(_submitter(store, limits), size=_size) for _ in store.partitions]
 
     async def __call__(self, body: bytes, caller: Caller, headers: dict[bytes, bytes]) -> Reply:
@@ -36,9 +41,11 @@ class SubmitEndpoint:
         if not is_json(media_type):
             raise Problem("unsupported-media-type")
         key = headers.get(b"idempotency-key")
-        task = envelope.parse(body)
-        payload = bytes(task.payload)
-        info = await self._types.accept(task.type, envelope.value_of(payload))
+        if len(body) < LARGE_BYTES:
+            task, payload, info = await self._checked(body)
+        else:
+            async with self._large:
+                task, payload, info = await self._checked(body)
         idempotency = "" if key is None else _key(key)
         task_id = ids.new_task_id(ids.partition_byte(caller.tenant, idempotency) if idempotency else None)
         spec = TaskSpec(
@@ -78,6 +85,11 @@ class SubmitEndpoint:
             replayed = await self._snapshots.fresh(outcome.task_id, caller.tenant)
             return accepted.reply(outcome.task_id, replayed.body, accepted.REPLAYED)
         return accepted.reply(task_id, accepted.task_json(submission, spec))
+
+    async def _checked(self, body: bytes) -> tuple[envelope.Envelope, bytes, TypeInfo]:
+        task = envelope.parse(body)
+        payload = bytes(task.payload)
+        return task, payload, await self._types.accept(task.type, envelope.value_of(payload))
 
 
 def _submitter(store: Store, limits: Limits) -> Callable[[Sequence[Submission]], Awaitable[Sequence[Outcome]]]:

@@ -1,9 +1,9 @@
 """A gateway in this process on a real server, and a stand-in for the supervisor that speaks to the store alone."""
 
-import asyncio
+import subprocess
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -19,7 +19,7 @@ from taskgate.contract import models
 from taskgate.contract.connection import connect
 from taskgate.contract.models import Claimed, Finish, Held, Report, TypeInfo, WorkerInfo
 from taskgate.contract.store import Store
-from tests.conftest import eventually
+from tests.conftest import Server, eventually
 
 ROOT = Path(__file__).parents[2]
 ECHO_SCHEMA = {
@@ -94,7 +94,7 @@ async def gateway_of(redis_url: str) -> AsyncIterator[Callable[..., Door]]:
     doors: list[Door] = []
 
     def make(**options: Any) -> Door:
-        settings = environment.load({}, redis_url=redis_url, **options)
+        settings = environment.load({}, **{"redis_url": redis_url, **options})
         gateway = Gateway(settings, connect(settings, "gateway"))
         doors.append(Door(gateway, build(gateway)))
         return doors[-1]
@@ -141,39 +141,63 @@ async def submit(http: httpx.AsyncClient, **members: Any) -> dict[str, Any]:
 class Served:
     """A gateway process of its own on loopback."""
 
-    def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
-        self.process = process
-        self.url = url
+    def __init__(self, port_file: Path, **options: Any) -> None:
+        options = {"port": 0, "grace_s": 8, **options}
+        code = (
+            "from app.main import run; from pathlib import Path; from taskgate.settings import load; "
+            f"run(load({{}}, **{options!r}), port_file=Path({str(port_file)!r}))"
+        )
+        self.process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+        self._port_file = port_file
 
-    async def stop(self, within_s: float = 10) -> int:
+    async def started(self) -> "Served":
+        async def port() -> str:
+            assert self.process.poll() is None
+            return self._port_file.read_text() if self._port_file.exists() else ""
+
+        await eventually(port, bool)
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port_file.read_text().strip()}"
+
+    async def ended(self, within_s: float = 10) -> int:
+        """Its exit code, once it has one."""
+
+        async def code() -> int | None:
+            return self.process.poll()
+
+        found = await eventually(code, lambda code: code is not None, within_s=within_s)
+        assert found is not None
+        return found
+
+    async def stop(self) -> int:
         self.process.terminate()
-        return await asyncio.wait_for(self.process.wait(), within_s)
+        return await self.ended()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 @pytest.fixture
 async def serve(redis_url: str, tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Served]]]:
     """Start gateway processes; those that still run are killed at the end."""
-    started: list[Served] = []
+    all_served: list[Served] = []
 
     async def start(url: str = redis_url, **options: Any) -> Served:
-        port_file = tmp_path / f"port-{len(started)}"
-        options = {"redis_url": url, "port": 0, "grace_s": 8, **options}
-        code = (
-            "from app.main import run; from pathlib import Path; from taskgate.settings import load; "
-            f"run(load({{}}, **{options!r}), port_file=Path({str(port_file)!r}))"
-        )
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT)
-
-        async def port() -> str:
-            assert process.returncode is None
-            return port_file.read_text() if port_file.exists() else ""
-
-        served = Served(process, f"http://127.0.0.1:{(await eventually(port, bool)).strip()}")
-        started.append(served)
-        return served
+        all_served.append(Served(tmp_path / f"port-{len(all_served)}", redis_url=url, **options))
+        return await all_served[-1].started()
 
     yield start
-    for served in started:
-        if served.process.returncode is None:
-            served.process.kill()
-            await served.process.wait()
+    for served in all_served:
+        served.kill()
+
+
+@pytest.fixture(scope="module")
+def shared_gateway(_servers: Callable[[str], Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One gateway process for the tests of a module that do not stop it."""
+    served = Served(tmp_path_factory.mktemp("gateway") / "port", redis_url=_servers("valkey").url)
+    yield served
+    served.kill()

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 import httpx
@@ -95,6 +96,9 @@ REFUSED: list[tuple[bytes, int, str, str | None]] = [
     ('{"type":"any","payload":"é"}'.encode("latin-1"), 400, "invalid-json", None),
     ('{"type":"any","payload":1}'.encode("utf-16"), 400, "invalid-json", None),
     (b'\xef\xbb\xbf{"type":"any","payload":1}', 400, "invalid-json", None),
+    (b'{"type":"any","payload":"\xc0\xaf"}', 400, "invalid-json", None),
+    (b'{"type":"any","payload":{"\xed\xa0\x80":1}}', 400, "invalid-json", None),
+    (b'{"type":"any","payload":"\xff"}', 400, "invalid-json", None),
     (b'{"type":"any","payload":"\\ud800"}', 400, "invalid-json", None),
     (b"", 400, "invalid-json", None),
     (b"null", 422, "validation-error", "#"),
@@ -291,7 +295,7 @@ async def test_a_bad_key_is_400(http: httpx.AsyncClient, live_store: Store, key:
     answer = await http.post(
         "/tasks",
         json={"type": "any", "payload": 1},
-        headers=[("Idempotency-Key", key.encode())],  # type: ignore[list-item]
+        headers=[(b"Idempotency-Key", key.encode())],
     )
     assert (answer.status_code, answer.json()["type"]) == (400, "/problems/idempotency-key-invalid")
     assert await nothing_is_queued(live_store)
@@ -324,7 +328,7 @@ async def test_the_queue_takes_exactly_its_limit_from_a_hundred_at_once(
     async def three(client: httpx.AsyncClient) -> list[httpx.Response]:
         return [await client.post("/tasks", json={"type": "any", "payload": 1}) for _ in range(3)]
 
-    answers = sum(await asyncio.gather(*(three(clients[n % 2]) for n in range(100))), [])
+    answers = list(chain(*await asyncio.gather(*(three(clients[n % 2]) for n in range(100)))))
     refused = [answer for answer in answers if answer.status_code != 202]
     assert len(answers) - len(refused) == 50
     assert (await live_store.usage(0))["waiting:queue:default"] == 50

@@ -1,0 +1,339 @@
+"""`GET /tasks/{id}/events` against a real gateway process: everything once, in order, resumable to the event."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+import httpx_sse
+import pytest
+from redis.asyncio import Redis
+
+from taskgate.contract.models import Claimed
+from taskgate.contract.store import Store
+from tests.api.conftest import Served, Worker, submit
+from tests.conftest import Server, eventually
+
+Serve = Callable[..., Awaitable[Served]]
+
+
+class Follower:
+    """Collects a stream in the background."""
+
+    def __init__(self, http: httpx.AsyncClient, task_id: str, headers: dict[str, str], query: str = "") -> None:
+        self.events: list[httpx_sse.ServerSentEvent] = []
+        self.response: httpx.Response | None = None
+        self._running = asyncio.ensure_future(self._run(http, f"/tasks/{task_id}/events{query}", headers))
+
+    async def _run(self, http: httpx.AsyncClient, url: str, headers: dict[str, str]) -> None:
+        async with httpx_sse.aconnect_sse(http, "GET", url, headers=headers) as source:
+            self.response = source.response
+            async for event in source.aiter_sse():
+                self.events.append(event)
+
+    async def until(self, name: str) -> httpx_sse.ServerSentEvent:
+        """The first event of that name, waiting for it."""
+
+        async def found() -> httpx_sse.ServerSentEvent | None:
+            if self._running.done():
+                self._running.result()
+            return next((event for event in self.events if event.event == name), None)
+
+        event = await eventually(found, lambda event: event is not None)
+        assert event is not None
+        return event
+
+    async def all(self) -> list[httpx_sse.ServerSentEvent]:
+        await asyncio.wait_for(self._running, 10)
+        return self.events
+
+    @property
+    def names(self) -> list[str]:
+        return [event.event for event in self.events]
+
+    async def hang_up(self) -> None:
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+
+
+@pytest.fixture
+async def served(shared_gateway: Served, worker: Worker) -> Served:
+    return await shared_gateway.started()
+
+
+@pytest.fixture
+async def http(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    async with client(served) as http:
+        yield http
+
+
+def client(served: Served) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=served.url, timeout=20, limits=httpx.Limits(max_connections=None))
+
+
+def ids_of(events: list[httpx_sse.ServerSentEvent]) -> list[str]:
+    """The ids as a browser would remember them, each once."""
+    return list(dict.fromkeys(event.id for event in events if event.id))
+
+
+async def eventful(http: httpx.AsyncClient, worker: Worker, count: int = 5) -> tuple[str, Claimed]:
+    """A running task with some events of its own."""
+    task = await submit(http)
+    [claimed] = await worker.claim()
+    for number in range(count):
+        await worker.report(claimed, events=[("custom", b'{"name":"step","n":%d}' % number)])
+    return task["id"], claimed
+
+
+async def test_a_whole_life_is_told_in_order(http: httpx.AsyncClient, worker: Worker) -> None:
+    task = await submit(http)
+    stream = Follower(http, task["id"], {})
+    snapshot = await stream.until("snapshot")
+    assert snapshot.json()["status"] == "queued"
+    assert 2_000 <= (snapshot.retry or 0) <= 4_000
+    assert stream.response is not None
+    assert stream.response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert stream.response.headers["cache-control"] == "no-cache, no-store, no-transform"
+    assert stream.response.headers["x-accel-buffering"] == "no"
+    assert "content-encoding" not in stream.response.headers
+
+    [claimed] = await worker.claim()
+    await stream.until("status")
+    await worker.report(claimed, progress=b'{"current":1,"total":2,"percent":50.0,"at_ms":%d}' % (time.time() * 1000))
+    progress = await stream.until("progress")
+    assert (progress.json()["percent"], progress.json()["attempt"]) == (50, 1)
+    await worker.report(claimed, events=[("custom", b'{"name":"mine","x":"\xc3\xa9"}')])
+    assert (await stream.until("custom")).json() == {"seq": 4, "name": "mine", "x": "é"}
+    await worker.finish(claimed, result=b"1")
+    events = await stream.all()
+
+    assert stream.names == ["snapshot", "status", "progress", "custom", "status", "end"]
+    assert [event.json()["seq"] for event in events] == [1, 2, 3, 4, 5, 5]
+    end = events[-1].json()
+    assert (end["status"], end["result_url"]) == ("succeeded", f"/tasks/{task['id']}/result")
+    final = (await http.get(f"/tasks/{task['id']}")).json()
+    assert end.pop("seq") == end["version"]
+    assert end | {"progress": None} == final | {"progress": None}
+
+
+async def test_resuming_gives_each_later_event_once(http: httpx.AsyncClient, worker: Worker) -> None:
+    """F09: from every id that was ever seen, by header and by query."""
+    task_id, claimed = await eventful(http, worker)
+    stream = Follower(http, task_id, {})
+    await stream.until("snapshot")
+    for number in range(3):
+        await worker.report(claimed, events=[("custom", b'{"name":"late","n":%d}' % number)])
+    await worker.finish(claimed)
+    await stream.all()
+    kept = [event.id for event in await worker.store.events(task_id)]
+    for number, seen in enumerate(kept[:-1]):
+        for headers, query in (({"Last-Event-ID": seen}, ""), ({}, f"?last_event_id={seen}"), ({}, f"?after={seen}")):
+            again = Follower(http, task_id, headers, query)
+            events = await again.all()
+            assert ids_of(events)[-1] == kept[-1]
+            assert [one for one in ids_of(events) if one != seen] == kept[number + 1 :]
+            assert [event.json()["seq"] for event in events[:-1]] == list(range(number + 3, len(kept) + 2))
+            assert (again.names[-1], "snapshot" in again.names, "gap" in again.names) == ("end", False, False)
+
+
+async def test_a_client_that_misses_the_end_still_gets_it(http: httpx.AsyncClient, worker: Worker) -> None:
+    """The last transition carries no id: a client that saw it and not the end comes back from before both."""
+    task_id, claimed = await eventful(http, worker, count=1)
+    await worker.finish(claimed)
+    first = (await worker.store.events(task_id))[0].id
+    events = await Follower(http, task_id, {"Last-Event-ID": first}).all()
+    assert [event.event for event in events] == ["custom", "status", "end"]
+    assert events[1].id == events[0].id
+    assert events[2].id == await worker.store.last_event_id(task_id)
+
+
+async def test_the_id_of_the_end_is_204(http: httpx.AsyncClient, worker: Worker) -> None:
+    task_id, claimed = await eventful(http, worker)
+    await worker.finish(claimed)
+    end = (await Follower(http, task_id, {}).all())[-1]
+    done = await http.get(f"/tasks/{task_id}/events", headers={"Last-Event-ID": end.id})
+    assert (done.status_code, done.content) == (204, b"")
+
+
+async def test_after_a_redrive_the_end_is_an_event_like_others(http: httpx.AsyncClient, worker: Worker) -> None:
+    task = await submit(http)
+    [claimed] = await worker.claim()
+    await worker.finish(claimed, "failed", error=b'{"kind":"exception"}')
+    end = (await Follower(http, task["id"], {}).all())[-1]
+    assert (await http.post(f"/tasks/{task['id']}/redrive")).status_code == 202
+    stream = Follower(http, task["id"], {"Last-Event-ID": end.id})
+    await stream.until("status")
+    [claimed] = await worker.claim()
+    await worker.finish(claimed)
+    events = await stream.all()
+    assert [event.json().get("status") for event in events] == ["queued", "running", "succeeded", "succeeded"]
+    whole = await Follower(http, task["id"], {"Last-Event-ID": (await worker.store.events(task["id"]))[0].id}).all()
+    assert [event.json()["status"] for event in whole] == ["failed", "queued", "running", "succeeded", "succeeded"]
+
+
+STRANGE = [
+    "5-5",
+    "1-0",
+    "99999999999999-0",
+    "18446744073709551616-0",
+    "x",
+    "-1",
+    "1",
+    "0-0",
+    "*",
+    "x" * 5_000,
+    "1795967964877-0",
+]
+
+
+@pytest.mark.parametrize("seen", STRANGE, ids=lambda seen: seen[:22])
+async def test_an_id_that_is_not_kept_gets_a_gap_and_a_snapshot(
+    http: httpx.AsyncClient, worker: Worker, seen: str
+) -> None:
+    """F09: trimmed, foreign, malformed, future: never silent loss."""
+    task_id, claimed = await eventful(http, worker)
+    stream = Follower(http, task_id, {"Last-Event-ID": seen})
+    await stream.until("snapshot")
+    await worker.finish(claimed)
+    await stream.all()
+    assert stream.names == ["gap", "snapshot", "status", "end"]
+
+
+async def test_an_empty_id_is_none(http: httpx.AsyncClient, worker: Worker) -> None:
+    task_id, claimed = await eventful(http, worker)
+    await worker.finish(claimed)
+    stream = Follower(http, task_id, {"Last-Event-ID": ""})
+    await stream.all()
+    assert stream.names == ["snapshot", "end"]
+
+
+async def test_a_trimmed_history_is_a_gap_not_silence(http: httpx.AsyncClient, worker: Worker) -> None:
+    """F09: three times as many events as are kept."""
+    task_id, claimed = await eventful(http, worker, count=1)
+    first = (await worker.store.events(task_id))[0].id
+    for start in range(0, 1_500, 100):
+        own = [("custom", b'{"name":"many","n":%d}' % number) for number in range(start, start + 100)]
+        await worker.report(claimed, events=own)
+    middle = (await worker.store.events(task_id, count=2_000))[-300].id
+    await worker.finish(claimed)
+    lost = Follower(http, task_id, {"Last-Event-ID": first})
+    assert (await lost.all())[0].event == "gap"
+    assert lost.names == ["gap", "snapshot", "end"]
+    events = await Follower(http, task_id, {"Last-Event-ID": middle}).all()
+    numbers = [event.json()["n"] for event in events if event.event == "custom"]
+    assert numbers == list(range(numbers[0], 1_500))
+    assert len(numbers) == 299
+
+
+async def test_many_events_at_once_all_arrive(http: httpx.AsyncClient, worker: Worker) -> None:
+    """More than one read gives, to several streams of one task."""
+    task_id, claimed = await eventful(http, worker, count=0)
+    streams = [Follower(http, task_id, {}) for _ in range(5)]
+    for stream in streams:
+        await stream.until("snapshot")
+    total = 0
+    for _ in range(4):
+        await worker.report(claimed, events=[("custom", b'{"n":%d}' % (total + n)) for n in range(100)])
+        total += 100
+    await worker.finish(claimed)
+    for stream in streams:
+        events = await stream.all()
+        assert [event.json()["n"] for event in events if event.event == "custom"] == list(range(total))
+
+
+async def test_a_change_of_health_is_shown(http: httpx.AsyncClient, worker: Worker) -> None:
+    task_id, claimed = await eventful(http, worker, count=0)
+    stream = Follower(http, task_id, {})
+    await stream.until("snapshot")
+    await worker.report(claimed, health="stalled")
+
+    async def shown() -> list[Any]:
+        return [event.json()["health"] for event in stream.events if event.event == "snapshot"]
+
+    assert await eventually(shown, lambda found: len(found) == 2) == [None, "stalled"]
+    await worker.finish(claimed)
+    await stream.all()
+
+
+async def test_one_pubsub_connection_however_many_streams(
+    http: httpx.AsyncClient, worker: Worker, redis_client: Any
+) -> None:
+    """And what streams held is given back when their clients have gone (F10)."""
+    tasks = [(await submit(http))["id"] for _ in range(30)]
+
+    async def gateways() -> list[Any]:
+        return [one for one in await redis_client.client_list() if one["name"].startswith("taskgate-gateway")]
+
+    async def subscribed() -> int:
+        return sum(int(one["sub"]) for one in await gateways())
+
+    idle = await eventually(subscribed, lambda count: count == 1)
+    streams = [Follower(http, task_id, {}) for task_id in tasks for _ in range(4)]
+    for stream in streams:
+        await stream.until("snapshot")
+    assert await subscribed() == idle + 30
+    assert sum(int(one["sub"]) > 0 for one in await gateways()) == 1
+    assert len(await gateways()) <= 17
+    for stream in streams:
+        await stream.hang_up()
+    await eventually(subscribed, lambda count: count == idle)
+
+
+async def test_streams_end_at_once_when_the_gateway_stops_and_resume_elsewhere(serve: Serve, worker: Worker) -> None:
+    """F11: no false end, nothing missed."""
+    served, other = await serve(), await serve()
+    async with client(served) as http, client(other) as elsewhere:
+        tasks = [await eventful(http, worker) for _ in range(10)]
+        streams = [Follower(http, task_id, {}) for task_id, _ in tasks for _ in range(5)]
+        for stream in streams:
+            await stream.until("snapshot")
+        started = time.monotonic()
+        assert await served.stop() == 0
+        assert time.monotonic() - started < 5
+        for stream in streams:
+            await stream.all()
+            assert "end" not in stream.names
+        for task_id, claimed in tasks:
+            await worker.report(claimed, events=[("custom", b'{"name":"meanwhile"}')])
+            await worker.finish(claimed)
+            seen = next(one.events[-1].id for one in streams if one.events[0].json()["id"] == task_id)
+            events = await Follower(elsewhere, task_id, {"Last-Event-ID": seen}).all()
+            assert [event.event for event in events] == ["custom", "status", "end"]
+
+
+async def test_a_client_that_does_not_read_does_not_hold_the_stop(serve: Serve, worker: Worker) -> None:
+    served = await serve(grace_s=8)
+    async with client(served) as http:
+        task_id, claimed = await eventful(http, worker, count=0)
+        port = int(served.url.rsplit(":", 1)[1])
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(f"GET /tasks/{task_id}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await writer.drain()
+        for _ in range(40):
+            await worker.report(claimed, events=[("custom", json.dumps({"x": "y" * 200_000}).encode())])
+        assert await served.stop() == 0
+        writer.close()
+
+
+async def test_a_stream_outlives_a_restart_of_redis(serve: Serve, own_server: Server) -> None:
+    """F20: it stays open, and tells what happens once Redis is back."""
+    served = await serve(url=own_server.url)
+    async with client(served) as http:
+        async with Redis.from_url(own_server.url, protocol=2) as before:
+            worker = Worker(Store(before))
+            await worker.publish()
+            await worker.beat()
+            task_id, claimed = await eventful(http, worker)
+        stream = Follower(http, task_id, {})
+        await stream.until("snapshot")
+        own_server.stop()
+        own_server.start("--appendonly", "yes", "--appendfsync", "always")
+        async with Redis.from_url(own_server.url, protocol=2) as after:
+            worker.store = Store(after)
+            await worker.report(claimed, events=[("custom", b'{"name":"after"}')])
+            await stream.until("custom")
+            await worker.finish(claimed)
+            await stream.all()
+        assert stream.names == ["snapshot", "custom", "status", "end"]

@@ -1,0 +1,122 @@
+"""The gateway as processes: start, port, stop, several of them."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+
+from tests.api.conftest import Served, Worker, submit
+from tests.conftest import eventually
+
+Serve = Callable[..., Awaitable[Served]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_stops_with_0_on_a_signal(serve: Serve, number: signal.Signals) -> None:
+    served = await serve()
+    async with httpx.AsyncClient(base_url=served.url) as http:
+        assert (await http.get("/livez")).status_code == 200
+    served.process.send_signal(number)
+    assert await served.ended(within_s=5) == 0
+
+
+async def test_two_signals_stop_it_all_the_same(serve: Serve) -> None:
+    served = await serve()
+    for _ in range(2):
+        served.process.terminate()
+    assert await served.ended(within_s=5) == 0
+
+
+async def test_several_processes_share_a_port_and_stop_together(serve: Serve, worker: Worker) -> None:
+    served = await serve(gateway_processes=2)
+    makers = set()
+    for _ in range(60):
+        async with httpx.AsyncClient(base_url=served.url, timeout=20) as http:
+            task = await submit(http)
+            answer = await http.get(f"/tasks/{task['id']}", headers={"Cache-Control": "no-cache"})
+            assert answer.status_code == 200
+            makers.add(answer.headers["x-request-id"].split("-")[0])
+        if len(makers) == 2:
+            break
+    assert len(makers) == 2
+    assert await served.stop() == 0
+
+
+async def test_no_submission_is_lost_while_it_stops(serve: Serve, worker: Worker) -> None:
+    """Every 202 that was sent is in the store; what came too late was refused or cut off."""
+    served = await serve()
+    accepted: list[str] = []
+
+    async def submit_on() -> None:
+        async with httpx.AsyncClient(base_url=served.url, timeout=20) as http:
+            while True:
+                answer = await http.post("/tasks", json={"type": "any", "payload": 1})
+                if answer.status_code != 202:
+                    assert answer.status_code == 503
+                    return
+                accepted.append(answer.json()["id"])
+
+    submitters = [asyncio.ensure_future(submit_on()) for _ in range(8)]
+
+    async def count() -> int:
+        return len(accepted)
+
+    await eventually(count, lambda found: found >= 50)
+    assert await served.stop() == 0
+    ends = await asyncio.gather(*submitters, return_exceptions=True)
+    assert all(end is None or isinstance(end, httpx.TransportError) for end in ends)
+    assert None not in [
+        record
+        for start in range(0, len(accepted), 100)
+        for record in await worker.store.read(accepted[start : start + 100])
+    ]
+
+
+async def test_large_bodies_leave_room_for_probes(serve: Serve, worker: Worker) -> None:
+    """F04: ten bodies just under the limit at once; a probe never waits long."""
+    served = await serve()
+    payload = [{"n": number, "text": "x" * 20} for number in range(22_000)]
+    waits: list[float] = []
+    async with httpx.AsyncClient(base_url=served.url, timeout=20) as http:
+        await http.get("/livez")
+        body = httpx.Request("POST", "/", json={"type": "any", "payload": payload}).content
+        assert 900_000 < len(body) < 1024**2
+
+        async def post() -> int:
+            return (await http.post("/tasks", content=body, headers={"content-type": "application/json"})).status_code
+
+        posts = asyncio.gather(*(post() for _ in range(10)))
+        while not posts.done():
+            started = time.monotonic()
+            assert (await http.get("/livez")).status_code == 200
+            waits.append(time.monotonic() - started)
+            await asyncio.sleep(0.02)
+        assert set(await posts) == {202}
+    assert sorted(waits)[len(waits) * 99 // 100 - 1] < 1
+
+
+async def test_an_endless_chunked_body_is_answered_and_cut(serve: Serve) -> None:
+    """F04 on the wire: 413 once the limit is passed, then the connection ends."""
+    served = await serve(max_body_bytes=100_000)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
+    writer.write(
+        b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    sent = 0
+    answer = asyncio.ensure_future(reader.readuntil(b"\r\n\r\n"))
+    try:
+        while sent < 50_000_000:
+            writer.write(b"2710\r\n" + b" " * 10_000 + b"\r\n")
+            sent += 10_000
+            await asyncio.wait_for(writer.drain(), 5)
+            await asyncio.sleep(0)
+            if answer.done():
+                break
+    except (ConnectionError, TimeoutError):
+        pass
+    assert (await asyncio.wait_for(answer, 5)).startswith(b"HTTP/1.1 413 ")
+    assert sent < 20_000_000
+    writer.close()

@@ -1,0 +1,266 @@
+"""`GET /tasks/{id}`: fresh enough, cheap to repeat, and nobody else's."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from app.door import Door
+from taskgate.contract import ids
+from tests.api.conftest import Worker, client_of, submit
+from tests.conftest import eventually
+
+FRESH = {"Cache-Control": "no-cache"}
+
+
+async def test_a_live_task_may_be_half_a_second_old_and_no_cache_asks_for_now(
+    http: httpx.AsyncClient, worker: Worker
+) -> None:
+    task = await submit(http)
+
+    async def status(**headers: str) -> str:
+        return str((await http.get(f"/tasks/{task['id']}", headers=headers)).json()["status"])
+
+    assert await status() == "queued"
+    [claimed] = await worker.claim()
+    assert await status() == "queued"
+    assert await status(**FRESH) == "running"
+    assert await status() == "running"
+    await worker.finish(claimed)
+    await eventually(status, lambda found: found == "succeeded", within_s=2)
+
+
+async def test_many_readers_are_one_read(gateway_of: Callable[..., Door], worker: Worker, redis_client: Any) -> None:
+    async with client_of(gateway_of()) as http:
+        task = await submit(http)
+        before = (await redis_client.info("commandstats"))["cmdstat_evalsha"]["calls"]
+        answers = await asyncio.gather(*(http.get(f"/tasks/{task['id']}") for _ in range(50)))
+        assert {answer.status_code for answer in answers} == {200}
+        assert (await redis_client.info("commandstats"))["cmdstat_evalsha"]["calls"] == before + 1
+
+
+async def test_a_task_that_runs_shows_what_it_does(http: httpx.AsyncClient, worker: Worker) -> None:
+    task = await submit(http)
+    [claimed] = await worker.claim()
+    progress = b'{"current":3,"total":4,"percent":75.0,"unit":"files","stage":"count","message":"x","at_ms":1}'
+    await worker.report(claimed, progress=progress, effort=b'{"cpu_ms":12}', health="computing")
+    shown = (await http.get(f"/tasks/{task['id']}", headers=FRESH)).json()
+    assert (shown["status"], shown["health"], shown["attempt"], shown["worker"]) == (
+        "running",
+        "computing",
+        1,
+        worker.info.id,
+    )
+    assert shown["progress"].pop("age_ms") > 1_000_000
+    assert shown["progress"] == {
+        "current": 3,
+        "total": 4,
+        "percent": 75.0,
+        "unit": "files",
+        "stage": "count",
+        "message": "x",
+    }
+    assert shown["effort"] == {"cpu_ms": 12}
+    assert 0 <= shown["heartbeat_age_ms"] < 5_000
+    assert shown["started_at"] is not None
+
+
+async def test_without_its_liveness_key_a_running_task_is_lost(
+    http: httpx.AsyncClient, worker: Worker, redis_client: Any
+) -> None:
+    """It says so, and calls the supervisors to look."""
+    task = await submit(http)
+    [claimed] = await worker.claim()
+    await redis_client.delete(f"tg:{{0}}:task:{claimed.id}:alive")
+    async with redis_client.pubsub(ignore_subscribe_messages=True) as pubsub:
+        await pubsub.subscribe("tg:{0}:notices")
+        shown = (await http.get(f"/tasks/{task['id']}", headers=FRESH)).json()
+        assert (shown["status"], shown["health"], shown["heartbeat_age_ms"]) == ("running", "lost", None)
+
+        async def heard() -> Any:
+            message = await pubsub.get_message(timeout=0.1)
+            return message and message["data"]
+
+        await eventually(heard, lambda data: data == b"look")
+
+
+async def test_a_matching_etag_is_304_until_something_changes(http: httpx.AsyncClient, worker: Worker) -> None:
+    task = await submit(http)
+    url = f"/tasks/{task['id']}"
+    first = await http.get(url)
+    assert first.headers["etag"] == 'W/"1"'
+    assert (first.headers["cache-control"], first.headers["retry-after"]) == ("private, no-cache", "1")
+    for asked in ('W/"1"', '"1"', 'W/"7", W/"1"', "*"):
+        same = await http.get(url, headers={"If-None-Match": asked})
+        assert (same.status_code, same.content) == (304, b"")
+        for name in ("etag", "cache-control", "vary", "retry-after"):
+            assert same.headers[name] == first.headers[name]
+    assert (await http.get(url, headers={"If-None-Match": 'W/"11"'})).status_code == 200
+    await worker.claim()
+    changed = await http.get(url, headers={"If-None-Match": 'W/"1"', **FRESH})
+    assert (changed.status_code, changed.headers["etag"]) == (200, 'W/"2"')
+
+
+async def test_of_the_ends_only_a_failure_may_still_change(http: httpx.AsyncClient, worker: Worker) -> None:
+    for outcome, caching in (("succeeded", "private, max-age=60"), ("failed", "private, no-cache")):
+        task = await submit(http)
+        [claimed] = await worker.claim()
+        await worker.finish(
+            claimed, outcome, error=b'{"kind":"exception","message":"no"}' if outcome == "failed" else b""
+        )
+        ended = await http.get(f"/tasks/{task['id']}")
+        assert ended.json()["status"] == outcome
+        assert ended.json()["poll_after_ms"] is None
+        assert "retry-after" not in ended.headers
+        assert ended.headers["cache-control"] == caching
+
+
+async def test_a_read_that_was_overtaken_does_not_turn_a_status_back(
+    gateway_of: Callable[..., Door], worker: Worker
+) -> None:
+    """F12: an old answer that arrives after a newer one is not kept."""
+    door = gateway_of(status_cache_ms=60_000)
+    async with client_of(door) as http:
+        task = await submit(http)
+        snapshots = door.gateway.snapshots
+        [old] = await door.gateway.store.read([task["id"]])
+        [claimed] = await worker.claim()
+        assert (await snapshots.fresh(task["id"], "default")).record.status == "running"
+
+        async def stale_read(_: str) -> Any:
+            return old
+
+        snapshots._groups = [stale_read]  # type: ignore[list-item]
+        assert (await snapshots.fresh(task["id"], "default")).record.status == "running"
+        assert (await snapshots.get(claimed.id, "default")).record.status == "running"
+
+
+async def test_fields_are_picked(http: httpx.AsyncClient, worker: Worker) -> None:
+    task = await submit(http, metadata={"a": {"b": 1}})
+    url = f"/tasks/{task['id']}"
+
+    async def picked(fields: str) -> Any:
+        answer = await http.get(url, params={"fields": fields}, headers=FRESH)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        assert found.pop("id") == task["id"]
+        return found
+
+    assert await picked("status,queue") == {"status": "queued", "queue": "default"}
+    assert await picked("") == {}
+    assert await picked("urls(self,events)") == {"urls": {"self": url, "events": f"{url}/events"}}
+    assert await picked("urls.self,urls/result") == {"urls": {"self": url, "result": f"{url}/result"}}
+    assert await picked("progress(percent),metadata(a,c)") == {"progress": None, "metadata": {"a": {"b": 1}, "c": None}}
+    assert await picked("result") == {"result": None}
+    [claimed] = await worker.claim()
+    await worker.finish(claimed, result=b'{"n":1e2}')
+    assert await picked("result,status") == {"result": {"n": 100}, "status": "succeeded"}
+    everything = await picked("*")
+    assert {"status", "result", "urls"} <= everything.keys()
+
+
+@pytest.mark.parametrize(
+    "fields", ["nope", "status,", "status(x)", "progress(nope)", "urls.nope", "urls((self))", "a b", "id;drop"]
+)
+async def test_an_unknown_field_is_400(http: httpx.AsyncClient, fields: str) -> None:
+    task = await submit(http)
+    answer = await http.get(f"/tasks/{task['id']}", params={"fields": fields})
+    if fields == "status,":
+        assert answer.status_code == 200
+    else:
+        assert (answer.status_code, answer.json()["type"]) == (400, "/problems/unknown-field")
+
+
+async def test_the_etag_of_a_part_is_another(http: httpx.AsyncClient) -> None:
+    task = await submit(http)
+    url = f"/tasks/{task['id']}"
+    whole = (await http.get(url)).headers["etag"]
+    part = (await http.get(url, params={"fields": "status"})).headers["etag"]
+    assert part != whole
+    for etag, status in ((part, 304), (whole, 200)):
+        again = await http.get(url, params={"fields": "status"}, headers={"If-None-Match": etag})
+        assert again.status_code == status
+
+
+ODD = [
+    "x",
+    "..",
+    "*",
+    "[a-z]",
+    "a%2Fb",
+    "%00",
+    "%25",
+    "a:b",
+    "a{b}c",
+    "%20",
+    "%C3%A9",
+    "e%CC%81",
+    "%E2%80%8F",
+    "x" * 10_000,
+    "01A22808-5400-7000-BB16-08D4BFCAD1AC",
+    "01a22808540070008b1608d4bfcad1ac",
+    "a%3Fb%23c",
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd[:20])
+async def test_odd_ids_address_nothing(http: httpx.AsyncClient, odd: str) -> None:
+    """F13: only ids that we made; never a pattern, a path or an error of ours."""
+    await submit(http)
+    for method, path in (
+        ("GET", ""),
+        ("GET", "/events"),
+        ("GET", "/result"),
+        ("POST", "/cancel"),
+        ("POST", "/redrive"),
+    ):
+        answer = await http.request(method, f"/tasks/{odd}{path}")
+        assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found"), (method, path)
+
+
+async def test_anothers_task_is_404_everywhere(gateway_of: Callable[..., Door], worker: Worker) -> None:
+    async with client_of(gateway_of(tenant_header="X-Tenant")) as http:
+        answer = await http.post("/tasks", json={"type": "any", "payload": 1}, headers={"X-Tenant": "a"})
+        task_id = answer.json()["id"]
+        assert (await http.get(f"/tasks/{task_id}", headers={"X-Tenant": "a"})).status_code == 200
+        for headers in ({"X-Tenant": "b"}, {}):
+            for method, path in (
+                ("GET", ""),
+                ("GET", "/events"),
+                ("GET", "/result"),
+                ("POST", "/cancel"),
+                ("POST", "/redrive"),
+            ):
+                answer = await http.request(method, f"/tasks/{task_id}{path}", headers=headers)
+                assert answer.status_code == 404, (method, path)
+        assert (await http.get(f"/tasks/{task_id}", headers={"X-Tenant": "a"})).json()["status"] == "queued"
+        odd = await http.get(f"/tasks/{task_id}", headers={"X-Tenant": "a b"})
+        assert (odd.status_code, odd.json()["type"]) == (400, "/problems/bad-request")
+
+
+async def test_without_a_tenant_header_setting_the_header_means_nothing(http: httpx.AsyncClient) -> None:
+    task = await submit(http)
+    assert (await http.get(f"/tasks/{task['id']}", headers={"X-Tenant": "b"})).status_code == 200
+
+
+async def test_a_task_that_was_is_gone_and_one_that_never_was_is_not_found(http: httpx.AsyncClient) -> None:
+    fresh = await http.get(f"/tasks/{ids.new_task_id()}")
+    assert (fresh.status_code, fresh.json()["type"]) == (404, "/problems/not-found")
+    old = await http.get("/tasks/018bcfe5-6800-7000-8000-000000000000")
+    assert (old.status_code, old.json()["type"]) == (410, "/problems/gone")
+
+
+async def test_other_methods_are_405(http: httpx.AsyncClient) -> None:
+    task = await submit(http)
+    for method, path, allowed in (
+        ("GET", "/tasks", "POST"),
+        ("PUT", "/tasks", "POST"),
+        ("DELETE", f"/tasks/{task['id']}", "GET, HEAD"),
+        ("GET", f"/tasks/{task['id']}/cancel", "POST"),
+        ("POST", "/livez", "GET"),
+    ):
+        answer = await http.request(method, path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, allowed), (method, path)
+        assert answer.json()["type"] == "/problems/method-not-allowed"
