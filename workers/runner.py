@@ -227,7 +227,7 @@ class Runner:
             holding,
             endings.outcome_of(done),
             result=done.result,
-            error=done.error,
+            error=b"" if done.outcome == "canceled" else done.error,
             retry_after_s=done.retry_after_s,
             progress=b"" if progress is None else progress.json(now_ms=self._now_ms(), now_ns=boot_ns()),
             effort=effort,
@@ -274,8 +274,9 @@ class Runner:
             self._hand_back(holding, reason="neighbour")
         else:
             kind, message = _cause(holding, how, oom=oom)
-            error = endings.after_death(holding, how, kind=kind, message=message, pid=child.pid)
-            outcome = "canceled" if holding.stop is StopReason.CANCEL else "retry"
+            canceled = holding.stop is StopReason.CANCEL
+            error = b"" if canceled else endings.after_death(holding, how, kind=kind, message=message, pid=child.pid)
+            outcome = "canceled" if canceled else "retry"
             effort = self.telemetry.ended(holding, run_cpu_ms=None, gc_ms=0, shared=child.spec.kind == "async")
             self._finish(holding, outcome, error=error, effort=effort)
 
