@@ -40,6 +40,8 @@ def main() -> None:
     threads = threading.active_count()
 
     def arm() -> None:
+        # Registering what faulthandler believes to be registered would do nothing.
+        faulthandler.unregister(STACK_SIGNAL)
         faulthandler.register(STACK_SIGNAL, file=start.stack, all_threads=True, chain=False)
 
     faulthandler.enable(file=start.stack, all_threads=True)

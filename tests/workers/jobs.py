@@ -1,0 +1,449 @@
+"""Handlers as people write them, and as nobody should."""
+
+import asyncio
+import contextvars
+import ctypes
+import json
+import locale
+import math
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+from pydantic import BaseModel
+
+from taskgate import Attempt, Canceled, Fail, Retry, Stopped, TimedOut, child_start, handler
+
+STARTED: list[str] = []
+
+
+@child_start
+def open_pool() -> None:
+    STARTED.append("sync")
+
+
+@child_start
+async def open_async_pool() -> None:
+    STARTED.append("async")
+
+
+class Order(BaseModel):
+    item: str
+    count: int = 1
+
+
+@handler("echo")
+def echo(payload: Any) -> Any:
+    return payload
+
+
+@handler("order")
+def order(payload: Order) -> Order:
+    return Order(item=payload.item, count=payload.count + 1)
+
+
+@handler("starts")
+def starts(payload: Any) -> list[str]:
+    return STARTED
+
+
+@handler("facts")
+def facts(payload: Any, attempt: Attempt) -> dict[str, Any]:
+    return {
+        "id": attempt.id,
+        "key": attempt.idempotency_key,
+        "number": attempt.number,
+        "remaining_s": attempt.remaining_s,
+        "resume_from": attempt.resume_from,
+        "cancel_requested": attempt.cancel_requested,
+    }
+
+
+@handler("reports")
+def reports(payload: Any, attempt: Attempt) -> None:
+    attempt.progress(1, 4, unit="pages", stage="draw", message="first")
+    attempt.progress(3, 4, unit="pages", stage="draw", message="drawn")
+    attempt.emit("page", {"number": 3})
+    attempt.checkpoint({"page": 3})
+    attempt.submit("child", {"of": attempt.id}, delay_s=2)
+
+
+@handler("submits_and_fails")
+def submits_and_fails(payload: Any, attempt: Attempt) -> None:
+    attempt.submit("child")
+    raise ValueError("no")
+
+
+@handler("waits_for")
+def waits_for(payload: Any, attempt: Attempt) -> None:
+    with attempt.waiting("the other side"):
+        attempt.progress(1)
+        while not attempt.cancel_requested:
+            time.sleep(0.01)
+
+
+@handler("forever")
+def forever(payload: Any, attempt: Attempt) -> None:
+    attempt.progress(1)
+    while True:
+        time.sleep(0.01)
+
+
+@handler("cleans_up")
+def cleans_up(payload: str, attempt: Attempt) -> str:
+    """Ends well although it was stopped."""
+    try:
+        attempt.progress(1)
+        while True:
+            time.sleep(0.01)
+    except Canceled:
+        return "canceled"
+    except TimedOut:
+        return "timed out"
+
+
+@handler("asks_again_when_stopped")
+def asks_again_when_stopped(payload: Any, attempt: Attempt) -> None:
+    try:
+        attempt.progress(1)
+        while True:
+            time.sleep(0.01)
+    except Stopped:
+        raise Retry(7) from None
+
+
+@handler("breaks_when_stopped")
+def breaks_when_stopped(payload: Any, attempt: Attempt) -> None:
+    try:
+        attempt.progress(1)
+        while True:
+            time.sleep(0.01)
+    except Stopped:
+        raise RuntimeError("while cleaning up") from None
+
+
+@handler("never_stops")
+def never_stops(payload: Any, attempt: Attempt) -> None:
+    while True:
+        try:
+            while True:
+                attempt.progress(1)
+                time.sleep(0.001)
+        except BaseException:  # noqa: BLE001 — this is what it is here for
+            attempt.progress(2)
+
+
+@handler("sleeps")
+def sleeps(payload: float) -> str:
+    time.sleep(payload)
+    return "slept"
+
+
+@handler("raises")
+def raises(payload: str) -> None:
+    match payload:
+        case "value":
+            raise ValueError("wrong")
+        case "exit":
+            sys.exit(3)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "memory":
+            raise MemoryError
+        case "recursion":
+            deeper(0)
+        case "retry":
+            raise Retry(after_s=2.5, reason="busy")
+        case "fail":
+            raise Fail("never again")
+
+
+def deeper(n: int) -> int:
+    return deeper(n + 1) + 1
+
+
+@handler("picky", retry_on=(ConnectionError,))
+def picky(payload: str) -> None:
+    raise ConnectionError("again") if payload == "again" else ValueError("not again")
+
+
+@handler("returns")
+def returns(payload: str) -> Any:
+    nested: list[Any] = []
+    for _ in range(50_000):
+        nested = [nested]
+    return {
+        "nan": [1.0, math.nan],
+        "infinity": math.inf,
+        "object": object(),
+        "large": "x" * 2_000_000,
+        "deep": nested,
+        "surrogate": "\ud800",
+        "medium": "y" * 200_000,
+    }[payload]
+
+
+@handler("returns_wrong")
+def returns_wrong(payload: Any) -> Order:
+    return {"item": 5}  # type: ignore[return-value]
+
+
+@handler("dies")
+def dies(payload: str) -> None:
+    match payload:
+        case "exit":
+            os._exit(7)
+        case "segv":
+            ctypes.string_at(0)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@handler("dies_after")
+def dies_after(payload: Any) -> str:
+    def die() -> None:
+        time.sleep(0.005)
+        os._exit(9)
+
+    threading.Thread(target=die).start()
+    return "was done"
+
+
+@handler("forks")
+def forks(payload: Any) -> int:
+    """Comes back in both processes."""
+    return os.fork()
+
+
+@handler("pool")
+def pool(payload: int) -> list[int]:
+    with multiprocessing.get_context("fork").Pool(2) as workers:
+        return workers.map(abs, range(-payload, 0))
+
+
+@handler("spawned_pool")
+def spawned_pool(payload: int) -> list[int]:
+    with multiprocessing.get_context("spawn").Pool(2) as workers:
+        return workers.map(abs, range(-payload, 0))
+
+
+@handler("starts_a_shell")
+def starts_a_shell(payload: Any, attempt: Attempt) -> None:
+    shell = subprocess.Popen(["sh", "-c", "sleep 3600 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    assert shell.stdout
+    attempt.progress(int(shell.stdout.readline()))
+    shell.wait()
+
+
+@handler("eats", memory_limit_mb=64)
+def eats(payload: int) -> int:
+    return len(bytearray(payload * 1024 * 1024))
+
+
+@handler("eats_freely")
+def eats_freely(payload: int) -> int:
+    return len(bytearray(payload * 1024 * 1024))
+
+
+@handler("holds_the_gil")
+def holds_the_gil(payload: int, attempt: Attempt) -> None:
+    attempt.progress(1)
+    pow(7, 1 << payload)
+    attempt.progress(2)
+
+
+@handler("leaves")
+def leaves(payload: list[str]) -> None:
+    """Leave behind whatever is named."""
+    for what in payload:
+        LEAVES[what]()
+
+
+def _gone_folder() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+
+
+def _thread() -> None:
+    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+
+
+def _threads() -> None:
+    for _ in range(10):
+        _thread()
+
+
+LEAVES: dict[str, Any] = {
+    "environment": lambda: os.environ.update(SECRET="left", PATH="/nowhere"),
+    "folder": _gone_folder,
+    "umask": lambda: os.umask(0o777),
+    "recursion": lambda: sys.setrecursionlimit(5000),
+    "socket": lambda: socket.setdefaulttimeout(0.001),
+    "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
+    "alarm": lambda: signal.alarm(3600),
+    "ignored": lambda: [signal.signal(one, signal.SIG_IGN) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)],
+    "swallowed": lambda: signal.signal(signal.SIGTERM, lambda *_: None),
+    "stack": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
+    "blocked": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1]),
+    "thread": _thread,
+    "threads": _threads,
+    "files": lambda: [os.open("/dev/null", os.O_RDONLY) for _ in range(50)],
+    "process": lambda: subprocess.Popen(["sleep", "3600"]),
+}
+
+
+@handler("async.leaves")
+async def async_leaves(payload: list[str]) -> None:
+    leaves(payload)
+
+
+@handler("sees")
+def sees(payload: Any) -> dict[str, Any]:
+    umask = os.umask(0)
+    os.umask(umask)
+    return {
+        "environment": {name: os.environ.get(name) for name in ("SECRET", "PATH")},
+        "folder": os.getcwd(),  # noqa: PTH109
+        "umask": umask,
+        "recursion": sys.getrecursionlimit(),
+        "socket": socket.getdefaulttimeout(),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "alarm": signal.alarm(0),
+        "signals": [str(signal.getsignal(one)) for one in (signal.SIGTERM, signal.SIGINT)],
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "taskgate": sorted(name for name in os.environ if name.startswith("TASKGATE_")),
+        "pythonpath": os.environ.get("PYTHONPATH"),
+    }
+
+
+@handler("late_reporter")
+def late_reporter(payload: Any, attempt: Attempt) -> None:
+    """Leaves a thread that goes on reporting at full rate."""
+
+    def report() -> None:
+        while True:
+            attempt.progress(666, message="late")
+
+    threading.Thread(target=report, daemon=True).start()
+
+
+@handler("shows")
+def shows(payload: float, attempt: Attempt) -> None:
+    attempt.progress(5, message="mine")
+    time.sleep(payload)
+
+
+@handler("async.echo")
+async def async_echo(payload: Any) -> Any:
+    await asyncio.sleep(0)
+    return payload
+
+
+@handler("async.starts")
+async def async_starts(payload: Any) -> list[str]:
+    return STARTED
+
+
+@handler("async.sleeps")
+async def async_sleeps(payload: float, attempt: Attempt) -> str:
+    attempt.progress(1)
+    await asyncio.sleep(payload)
+    return "slept"
+
+
+@handler("async.blocks")
+async def async_blocks(payload: float) -> None:
+    await asyncio.sleep(0)
+    time.sleep(payload)  # noqa: ASYNC251 — the fault it is here for
+
+
+@handler("async.blocks_in_a_task")
+async def async_blocks_in_a_task(payload: float) -> None:
+    await asyncio.gather(async_blocks(payload))
+
+
+@handler("async.dies")
+async def async_dies(payload: Any) -> None:
+    await asyncio.sleep(0)
+    os._exit(5)
+
+
+@handler("async.swallows")
+async def async_swallows(payload: Any) -> None:
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+
+@handler("async.cleans_up")
+async def async_cleans_up(payload: Any, attempt: Attempt) -> str:
+    try:
+        await asyncio.sleep(3600)
+    except asyncio.CancelledError:
+        return f"stopped: {attempt.cancel_requested}"
+    return "not stopped"
+
+
+@handler("async.raises")
+async def async_raises(payload: str) -> None:
+    await asyncio.sleep(0)
+    raises(payload)
+
+
+@handler("async.exits_in_a_task")
+async def async_exits_in_a_task(payload: Any) -> None:
+    await asyncio.gather(_exit())
+
+
+@handler("async.exits_in_a_callback")
+async def async_exits_in_a_callback(payload: Any) -> str:
+    asyncio.get_running_loop().call_soon(sys.exit, 4)
+    await asyncio.sleep(0.05)
+    return "still here"
+
+
+async def _exit() -> None:
+    sys.exit(4)
+
+
+_background: set[asyncio.Task[None]] = set()
+_ticks: list[float] = []
+
+
+@handler("async.leaves_a_task")
+async def async_leaves_a_task(payload: Any) -> None:
+    async def tick() -> None:
+        while True:
+            _ticks.append(time.monotonic())
+            await asyncio.sleep(0.001)
+
+    _background.add(asyncio.create_task(tick()))
+    await asyncio.sleep(0.01)
+
+
+@handler("async.ticks")
+async def async_ticks(payload: float) -> int:
+    before = len(_ticks)
+    await asyncio.sleep(payload)
+    return len(_ticks) - before
+
+
+_own: contextvars.ContextVar[str] = contextvars.ContextVar("own", default="none")
+
+
+@handler("async.context")
+async def async_context(payload: str) -> str:
+    """What one task sets in its context, its neighbours do not see."""
+    before = _own.get()
+    _own.set(payload)
+    await asyncio.sleep(0.01)
+    return json.dumps([before, _own.get()])

@@ -1,0 +1,284 @@
+"""The handler API: what a decorated function means, and what is refused when it is loaded."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError
+from typing_extensions import TypedDict
+
+from taskgate import Attempt, Fail, Retry, handler, testing
+from taskgate.handlers import Handler, HandlerError, Options, _declared, load
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Handlers declared by a test are gone after it."""
+    declared = dict(_declared)
+    yield
+    _declared.clear()
+    _declared.update(declared)
+
+
+class Page(BaseModel):
+    number: int
+    size: Literal["a4", "a5"] = "a4"
+
+
+@dataclass
+class Box:
+    width: float
+
+
+class Row(TypedDict):
+    name: str
+
+
+def of(function: Any) -> Handler:
+    return Handler("t", function, Options())
+
+
+def test_the_function_stays_as_it_is() -> None:
+    @handler("plain")
+    def plain(payload: int) -> int:
+        return payload + 1
+
+    assert plain(1) == 2
+
+
+def test_annotations_are_the_validation() -> None:
+    def model(payload: Page) -> None: ...
+    def data(payload: Box) -> None: ...
+    def row(payload: Row) -> None: ...
+    def mapping(payload: dict[str, int]) -> None: ...
+    def ranged(payload: Annotated[int, Field(ge=1)]) -> None: ...
+
+    assert of(model).read(b'{"number": 3}') == Page(number=3)
+    assert of(data).read(b'{"width": 3}') == Box(width=3)
+    assert of(row).read(b'{"name": "x"}') == {"name": "x"}
+    assert of(mapping).read(b'{"a": 1}') == {"a": 1}
+    for one, wrong in [
+        (model, b'{"number": "3"}'),
+        (model, b'{"number": 3.5}'),
+        (model, b'{"number": 3, "size": "a6"}'),
+        (model, b"[]"),
+        (data, b'{"width": true}'),
+        (row, b"{}"),
+        (mapping, b'{"a": null}'),
+        (ranged, b"0"),
+        (ranged, b"1.5"),
+        (ranged, b"not json"),
+    ]:
+        with pytest.raises(ValidationError):
+            of(one).read(wrong)
+
+
+@pytest.mark.parametrize("raw", [b"null", b"[1, {}]", b'"x"', b"1.5"])
+def test_without_annotation_any_json_fits(raw: bytes) -> None:
+    def free(payload): ...  # type: ignore[no-untyped-def]
+
+    assert of(free).schema == {}
+    of(free).read(raw)
+    for wrong in (b"NaN", b"\xff", b"", b'"\\ud800"'):
+        with pytest.raises(ValueError):  # noqa: PT011
+            of(free).read(wrong)
+
+
+def test_schema_and_handler_agree_about_whole_numbers() -> None:
+    def model(payload: Page) -> None: ...
+
+    assert of(model).read(b'{"number": 3.0}') == Page(number=3)
+
+
+def test_the_hash_follows_the_schema() -> None:
+    def one(payload: Page) -> None: ...
+    def same(other_name: Page) -> None: ...
+    def other(payload: Box) -> None: ...
+
+    assert of(one).schema_hash == of(same).schema_hash != of(other).schema_hash
+    assert of(one).schema["properties"]["size"]["enum"] == ["a4", "a5"]
+
+
+def test_what_a_handler_takes() -> None:
+    attempt = testing.attempt()
+
+    def both(payload: Any, attempt: Attempt) -> Any:
+        return payload, attempt
+
+    def only_payload(payload: Any) -> Any:
+        return payload
+
+    def only_attempt(attempt: Attempt) -> Any:
+        return attempt
+
+    def by_name(attempt: "Attempt") -> Any:
+        return attempt
+
+    def nothing() -> Any:
+        return "nothing"
+
+    assert of(both).call(1, attempt) == (1, attempt)
+    assert of(only_payload).call(1, attempt) == 1
+    assert of(only_attempt).call(1, attempt) is attempt
+    assert of(by_name).call(1, attempt) is attempt
+    assert of(nothing).call(1, attempt) == "nothing"
+
+
+def test_what_cannot_be_a_handler_is_refused() -> None:
+    def three(a: Any, b: Any, c: Any) -> None: ...
+    def named(a: Any, *, b: Any) -> None: ...
+    def yields(a: Any) -> Iterator[int]:
+        yield 1
+
+    class Callable:
+        def __call__(self, payload: Any) -> None: ...
+
+    for wrong in (three, named, yields, Callable(), print):
+        with pytest.raises(TypeError):
+            handler("x")(wrong)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout_s": 0},
+        {"timeout_s": float("nan")},
+        {"timeout_s": float("inf")},
+        {"max_attempts": 0},
+        {"retry_base_s": -1},
+        {"queue": "a b"},
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        handler("x", **options)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 65, "é"])
+def test_names_that_are_none_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="names"):
+        handler(name)
+
+
+@pytest.mark.parametrize("options", [{"memory_limit_mb": 5}, {"fresh_process": True}])
+def test_what_needs_a_process_of_its_own_cannot_be_async(options: dict[str, Any]) -> None:
+    async def shared(payload: Any) -> None: ...
+
+    with pytest.raises(ValueError, match="async"):
+        handler("x", **options)(shared)
+
+
+def test_a_package_is_loaded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop" / "late").mkdir(parents=True)
+    for path, name in [("shop/__init__.py", "a"), ("shop/mails.py", "b"), ("shop/late/__init__.py", "c")]:
+        (tmp_path / path).write_text(
+            f"from taskgate import handler\n@handler('shop.{name}', queue='q')\ndef f(payload: int): 'Says {name}.'\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    loaded = load(["shop"])
+
+    assert {"shop.a", "shop.b", "shop.c"} <= set(loaded)
+    info = loaded["shop.b"].info()
+    assert (info.queue, info.kind, info.description, bytes(info.schema)) == (
+        "q",
+        "sync",
+        "Says b.",
+        b'{"type": "integer"}',
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import no_such_thing", "No module named 'no_such_thing'"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("from taskgate import handler\n@handler('x y')\ndef f(p): ...", "x y"),
+        ("from taskgate import handler\n@handler('x')\ndef f(p: 'Nowhere'): ...", "Nowhere"),
+        ("from taskgate import handler\nclass Odd: ...\n@handler('x')\ndef f(p: Odd): ...", "Odd"),
+        ("def f(:", "SyntaxError"),
+    ],
+)
+def test_a_module_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str
+) -> None:
+    name = f"broken_{abs(hash(source))}"
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(HandlerError, match=said):
+        load([name])
+
+
+def test_two_handlers_of_one_type_are_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text("from taskgate import handler\n@handler('same')\ndef f(p): ...\n")
+    script = "import sys; sys.path.append(sys.argv[1]); from taskgate.handlers import load; load(['one', 'two'])"
+
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+
+    assert "task type 'same' is defined twice: in one and in two" in ended.stderr
+
+
+def test_a_recording_attempt_keeps_what_the_handler_did() -> None:
+    def work(payload: int, attempt: Attempt) -> str:
+        attempt.progress(1, 2, stage="s")
+        attempt.emit("made", {"n": payload})
+        attempt.checkpoint([payload])
+        with attempt.waiting("lunch"):
+            pass
+        if attempt.resume_from:
+            raise Retry(1)
+        return attempt.submit("other", {"x": 1})
+
+    attempt = testing.attempt(number=2)
+
+    other = work(5, attempt)
+
+    assert [(one.current, one.total, one.stage) for one in attempt.reported] == [(1, 2, "s")]
+    assert (attempt.emitted, attempt.checkpoints, attempt.waits) == ([("made", {"n": 5})], [[5]], ["lunch"])
+    assert (attempt.submitted[0].id, attempt.submitted[0].payload) == (other, b'{"x":1}')
+    assert (attempt.number, attempt.idempotency_key) == (2, attempt.id)
+    assert other[-2:] == attempt.id[-2:], "the partition of the parent"
+    with pytest.raises(Retry):
+        work(5, testing.attempt(resume_from=1))
+
+
+def test_a_recording_attempt_refuses_what_the_real_one_refuses() -> None:
+    attempt = testing.attempt()
+
+    for wrong in (
+        lambda: attempt.emit("a b"),
+        lambda: attempt.emit("big", {"x": "y" * 20_000}),
+        lambda: attempt.emit("nan", {"x": float("nan")}),
+        lambda: attempt.checkpoint(float("inf")),
+        lambda: attempt.checkpoint("x" * 300_000),
+        lambda: attempt.submit("a b"),
+        lambda: attempt.submit("a", priority=10),
+        lambda: attempt.submit("a", delay_s=-1),
+        lambda: attempt.submit("a", delay_s=float("nan")),
+        lambda: attempt.submit("a", timeout_s=0),
+        lambda: attempt.submit("a", float("nan")),
+        lambda: Retry(-1),
+        lambda: Retry(float("nan")),
+        lambda: Retry(1e18),
+    ):
+        with pytest.raises(ValueError):  # noqa: PT011
+            wrong()
+
+
+def test_an_attempt_submits_a_hundred_tasks_at_most() -> None:
+    attempt = testing.attempt()
+    for _ in range(100):
+        attempt.submit("a")
+
+    with pytest.raises(ValueError, match="at most 100"):
+        attempt.submit("a")
+
+
+def test_fail_says_why() -> None:
+    assert str(Fail("no such customer")) == "no such customer"

@@ -1,0 +1,111 @@
+"""What one task leaves behind, the next does not find (F19, F26)."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.workers.conftest import Watched, reported
+from workers import wire
+from workers.slot import StopReason
+
+Child = Callable[..., Watched]
+
+
+async def rest(watched: Watched) -> None:
+    """Until the child has gone to idle: it has tidied up before that."""
+    await watched.run("sleeps", 0.06)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "environment",
+        "folder",
+        "umask",
+        "recursion",
+        "socket",
+        "locale",
+        "alarm",
+        "ignored",
+        "swallowed",
+        "blocked",
+        "stack",
+    ],
+)
+async def test_what_can_be_taken_back_is(child: Child, what: str) -> None:
+    watched = await child(slots=2).ready()
+    fresh = json.loads((await watched.run("sees")).result)
+
+    await watched.run("leaves", [what])
+    await rest(watched)
+
+    assert json.loads((await watched.run("sees")).result) == fresh
+    assert watched.of(wire.Unclean) == []
+
+
+async def test_a_child_can_be_stopped_after_a_task_changed_its_signals(child: Child) -> None:
+    watched = await child().ready()
+    await watched.run("leaves", ["ignored", "blocked", "stack"])
+    await rest(watched)
+    seq = watched.hand("forever")
+
+    await reported(watched, seq)
+    assert "in forever" in (await watched.process.stack() or "")
+    watched.process.soft_stop(seq, StopReason.CANCEL)
+
+    assert (await watched.done(seq)).outcome == "canceled"
+
+
+@pytest.mark.parametrize(
+    ("what", "said"), [("threads", "10 threads"), ("files", "50 open files"), ("process", "processes")]
+)
+async def test_what_cannot_be_taken_back_is_told(child: Child, what: str, said: str) -> None:
+    watched = await child().ready()
+
+    await watched.run("leaves", [what])
+
+    await watched.until(lambda: watched.of(wire.Unclean))
+    assert watched.of(wire.Unclean)[0].reasons == [said]
+    assert (await watched.run("echo", 1)).outcome == "succeeded", "it works on until it is replaced"
+
+
+async def test_small_leaks_are_told_once_they_add_up(child: Child) -> None:
+    """A pool that is opened at first use is none; growth is."""
+    watched = await child().ready()
+
+    for _ in range(8):
+        await watched.run("leaves", ["thread"])
+        await rest(watched)
+    assert watched.of(wire.Unclean) == []
+    await watched.run("leaves", ["thread"])
+
+    await watched.until(lambda: watched.of(wire.Unclean))
+    assert watched.of(wire.Unclean)[0].reasons == ["9 threads"]
+
+
+async def test_two_hundred_tasks_that_leave_everything_change_nothing(child: Child) -> None:
+    watched = await child(slots=2).ready()
+    fresh = json.loads((await watched.run("sees")).result)
+    before = _descriptors(watched.process.pid)
+
+    for _ in range(200):
+        await watched.run("leaves", ["environment", "folder", "umask", "socket", "alarm", "recursion"])
+    await rest(watched)
+
+    assert json.loads((await watched.run("sees")).result) == fresh
+    assert _descriptors(watched.process.pid) == before
+
+
+async def test_an_async_child_tidies_when_nobody_runs(child: Child) -> None:
+    watched = await child("async").ready()
+
+    await watched.run("async.leaves", ["threads"])
+
+    await watched.until(lambda: watched.of(wire.Unclean))
+    assert watched.of(wire.Unclean)[0].reasons == ["10 threads"]
+
+
+def _descriptors(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
