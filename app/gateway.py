@@ -15,7 +15,8 @@ from sse_starlette.sse import AppStatus
 from app.hub import Hub
 from app.readiness import Readiness
 from app.refusals import RefusalLog
-from app.status import Snapshots, StatusEndpoint
+from app.snapshots import Snapshots
+from app.status import StatusEndpoint
 from app.submit import SubmitEndpoint
 from app.types import TypeRegistry
 from taskgate.contract.models import Limits

@@ -3,20 +3,18 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
 
 import redis.asyncio as redis
 import structlog
 from redis.exceptions import RedisError
 
-from app.status import Snapshot, Snapshots
+from app.snapshots import Snapshot, Snapshots, shared
 from taskgate.contract import keys
 from taskgate.contract.group import Group
 from taskgate.contract.models import Event
 from taskgate.contract.store import Store
 
-T = TypeVar("T")
 logger = structlog.get_logger()
 
 EVENTS_A_READ = 500
@@ -62,21 +60,14 @@ class Watch:
     async def snapshot(self) -> Snapshot:
         """As of this generation or later. Raises TaskNotFound once the task is purged."""
         if self._snapshot is None:
-            self._snapshot = _shared(self._hub.snapshots.fresh(self.task_id, self._tenant))
+            self._snapshot = shared(self._hub.snapshots.fresh(self.task_id, self._tenant))
         return await asyncio.shield(self._snapshot)
 
     async def events(self, after: str) -> list[Event]:
         """Up to EVENTS_A_READ events after that id, as of this generation or later."""
         if after not in self._events:
-            self._events[after] = _shared(self._hub.events(self.task_id, after))
+            self._events[after] = shared(self._hub.events(self.task_id, after))
         return await asyncio.shield(self._events[after])
-
-
-def _shared(reading: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """A read that several streams await, and that goes on when one of them, or all, have gone."""
-    task = asyncio.ensure_future(reading)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return task
 
 
 class Hub:

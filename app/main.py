@@ -18,12 +18,14 @@ from app.gateway import Gateway
 from taskgate import settings as environment
 from taskgate.contract import logs
 from taskgate.contract.connection import connect
-from taskgate.settings import Settings
+from taskgate.settings import Settings, SettingsError
 
 logger = structlog.get_logger()
 
 BACKLOG = 2048
 DRAIN_MAX_S = 10.0
+SILENT_PEER_MS = 30_000
+"""What was sent must be acknowledged by then."""
 
 
 def create(settings: Settings) -> Door:
@@ -85,9 +87,18 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket that already queues connections."""
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    """A listening socket that already queues connections.
+
+    Raises:
+        SettingsError: the address is taken, or none of this machine's.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise SettingsError(f"TASKGATE_HOST, TASKGATE_PORT: {host}:{port}: {error.strerror or error}") from None
+    # Its connections inherit it: a peer that vanished, or stopped reading, is given up by the kernel.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_PEER_MS)
     listener.set_inheritable(True)
     return listener
 

@@ -32,9 +32,12 @@ def document(api: FastAPI) -> bytes:
     }
     found["security"] = [{}, {"key": []}]
     found["paths"] = _hot(task, envelope) | found["paths"]
-    for operations in found["paths"].values():
+    refused = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
+    answers = _answers(task)
+    for path, operations in found["paths"].items():
         for operation in operations.values():
-            _complete(operation, task, problem)
+            operation["responses"].pop("422", None)  # FastAPI's own shape, which is not sent
+            operation["responses"] = {**answers.get(path, operation["responses"]), "default": refused}
     return encode(found)
 
 
@@ -51,15 +54,25 @@ class Problem(msgspec.Struct, omit_defaults=True):
     """pointer, detail and code of each fault in the body"""
 
 
-def _complete(operation: dict[str, Any], task: dict[str, Any], problem: dict[str, Any]) -> None:
-    responses = operation["responses"]
-    responses.pop("422", None)  # FastAPI's own shape; ours is below
-    if "200" in responses and operation["summary"] in ("Cancel", "Give a failed task new attempts"):
-        del responses["200"]
-        codes = ("200", "202") if operation["summary"] == "Cancel" else ("202",)
-        for code in codes:
-            responses[code] = {"description": "The task", "content": {"application/json": {"schema": task}}}
-    responses["default"] = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
+def _answers(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What routes answer that is not just JSON, by path."""
+    shown = {"application/json": {"schema": task}}
+    return {
+        "/tasks/{task_id}/result": {
+            "200": {"description": "The result", "content": {"application/json": {}}},
+            "204": {"description": "It ended without one; X-Task-Status says how"},
+        },
+        "/tasks/{task_id}/events": {
+            "200": {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+            "204": {"description": "The end was seen: do not come back"},
+        },
+        "/tasks/{task_id}/cancel": {
+            "200": {"description": "It is cancelled", "content": shown},
+            "202": {"description": "It will be", "content": shown},
+        },
+        "/tasks/{task_id}/redrive": {"202": {"description": "It waits again", "content": shown}},
+        "/problems/{slug}": {"200": {"description": "Its meaning", "content": {"text/plain": {}}}},
+    }
 
 
 def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from app import readiness
 from app.errors import KINDS, Problem
 from app.gateway import Gateway
 from app.reply import CALLER, Caller
-from app.status import Snapshot
+from app.snapshots import Snapshot
 from app.stream import Response as StreamResponse
 from app.stream import Stream, is_event_id
 from app.view import encode

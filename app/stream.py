@@ -11,7 +11,7 @@ from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from app.hub import BACKUP_S, EVENTS_A_READ, Hub, Watch
-from app.status import Snapshot
+from app.snapshots import Snapshot
 from app.view import Progress, encode, progress_view
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable, TaskNotFound
 from taskgate.contract.models import Event

@@ -10,7 +10,7 @@ import msgspec
 from app import accepted, envelope
 from app.errors import Problem, problem_of
 from app.reply import Caller, Reply
-from app.status import Snapshots
+from app.snapshots import Snapshots
 from app.types import TypeRegistry
 from taskgate.contract import ids
 from taskgate.contract.errors import IdempotencyConflict, QueueFull, TaskgateError

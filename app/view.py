@@ -1,7 +1,6 @@
 """The task as clients see it: one function makes the JSON that every answer and stream carries."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -150,9 +149,3 @@ def poll_after_ms(record: TaskRecord) -> int | None:
 
 def at(unix_ms: int) -> datetime:
     return datetime.fromtimestamp(unix_ms / 1000, UTC)
-
-
-def schema() -> tuple[dict[str, Any], dict[str, Any]]:
-    """JSON schema of a task for OpenAPI: the reference, and the components it needs."""
-    (reference,), components = msgspec.json.schema_components([TaskView], ref_template="#/components/schemas/{name}")
-    return reference, components

@@ -1,0 +1,145 @@
+"""Task state as this process last saw it: from memory while fresh, read together with others when not."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from cachetools import LRUCache
+
+from app.errors import Problem
+from app.reply import JSON, Headers, length
+from app.view import poll_after_ms, task_json
+from taskgate.contract import ids, keys
+from taskgate.contract.errors import TaskNotFound
+from taskgate.contract.group import Group
+from taskgate.contract.models import TaskRecord
+from taskgate.contract.states import FINAL, Health, Status
+from taskgate.contract.store import Store
+
+T = TypeVar("T")
+
+CACHE_BYTES = 64 * 1024**2
+_ENTRY_BYTES = 3_000
+"""What an entry costs besides its body: record, headers, the cache's own."""
+
+FINAL_TTL_S = 10.0
+_VARY = (b"vary", b"Authorization, Accept-Encoding, Prefer")
+_LIVE = (b"cache-control", b"private, no-cache")
+_FINAL = (b"cache-control", b"private, max-age=60")
+
+
+class Snapshot:
+    """A task as it was read, with the answer ready to send."""
+
+    __slots__ = ("body", "etag", "fresh_until", "headers", "not_modified", "record")
+
+    def __init__(self, record: TaskRecord, fresh_until: float) -> None:
+        self.record = record
+        self.fresh_until = fresh_until
+        self.body = task_json(record)
+        self.etag = b'W/"%d"' % record.version
+        # A failed task may be redriven: of the final states, the only one that is not for ever.
+        settled = record.status in FINAL and record.status is not Status.FAILED
+        caching: Headers = [(b"etag", self.etag), _FINAL if settled else _LIVE, _VARY]
+        poll_ms = poll_after_ms(record)
+        if poll_ms is not None:
+            caching.append((b"retry-after", b"%d" % -(-poll_ms // 1000)))
+        self.not_modified = caching
+        self.headers: Headers = [JSON, length(self.body), *caching]
+
+
+class Snapshots:
+    """Reads of task state for this process: cached, one flight per task, grouped into single calls."""
+
+    def __init__(self, store: Store, *, ttl_s: float, retention_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._retention_s = retention_s
+        self._cache: LRUCache[str, Snapshot] = LRUCache(
+            CACHE_BYTES, getsizeof=lambda snapshot: len(snapshot.body) + _ENTRY_BYTES
+        )
+        self._flights: dict[str, asyncio.Task[Snapshot | None]] = {}
+        self._groups = [Group(_reader(store)) for _ in store.partitions]
+        self._store = store
+        self._called_at = float("-inf")
+
+    async def get(self, task_id: str, tenant: str) -> Snapshot:
+        """As of at most the cache's age ago.
+
+        Raises:
+            TaskNotFound: no such task of that tenant.
+            Problem: `gone`: it existed longer ago than finished tasks are kept.
+        """
+        snapshot = self._cache.get(task_id)
+        if snapshot is None or snapshot.fresh_until < time.monotonic():
+            snapshot = await self._fly(self._known(task_id))
+        return self._owned(task_id, snapshot, tenant)
+
+    async def fresh(self, task_id: str, tenant: str) -> Snapshot:
+        """As of now or later: the read starts after this call."""
+        return self._owned(task_id, await self._read(self._known(task_id)), tenant)
+
+    async def several(self, task_ids: Sequence[str]) -> list[Snapshot]:
+        """As of now, in that order, whosever they are; without those that are purged."""
+        read = await asyncio.gather(*map(self._read, task_ids))
+        return [one for one in read if one is not None]
+
+    def _owned(self, task_id: str, snapshot: Snapshot | None, tenant: str) -> Snapshot:
+        if snapshot is not None and snapshot.record.spec.tenant == tenant:
+            return snapshot
+        if snapshot is None and time.time() - ids.made_at_ms(task_id) / 1000 > self._retention_s:
+            raise Problem("gone")
+        raise TaskNotFound(task_id)
+
+    def _known(self, task_id: str) -> str:
+        if not ids.is_task_id(task_id):
+            raise TaskNotFound(task_id)
+        return task_id
+
+    async def _fly(self, task_id: str) -> Snapshot | None:
+        flight = self._flights.get(task_id)
+        if flight is None:
+            flight = self._flights[task_id] = shared(self._read(task_id))
+            flight.add_done_callback(lambda _: self._flights.pop(task_id, None))
+        return await asyncio.shield(flight)  # who hangs up does not end the read of the others
+
+    async def _read(self, task_id: str) -> Snapshot | None:
+        started = time.monotonic()
+        record = await self._groups[self._store.partition_of(task_id)](task_id)
+        if record is None:
+            self._cache.pop(task_id, None)
+            return None
+        if record.seen_health() == Health.LOST:
+            self._call_for_a_look(task_id)
+        known = self._cache.get(task_id)
+        if known is not None and known.record.version > record.version:
+            return known  # an earlier read that was overtaken: a status never goes back
+        settled = record.status in FINAL and record.status is not Status.FAILED
+        snapshot = Snapshot(record, started + (max(FINAL_TTL_S, self._ttl_s) if settled else self._ttl_s))
+        self._cache[task_id] = snapshot
+        return snapshot
+
+    def _call_for_a_look(self, task_id: str) -> None:
+        """Tell the supervisors that a task seems lost; they decide. At most once a second, however many ask."""
+        now = time.monotonic()
+        if now - self._called_at < 1:
+            return
+        self._called_at = now
+        channel = keys.notices(self._store.partition_of(task_id))
+        self._call = shared(self._store.notify(channel, "look"))
+
+
+def shared(reading: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """A call that several await, or nobody, and that goes on when all of them have gone."""
+    task = asyncio.ensure_future(reading)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
+
+
+def _reader(store: Store) -> Callable[[Sequence[str]], Awaitable[Sequence[TaskRecord | None]]]:
+    async def read(task_ids: Sequence[str]) -> Sequence[TaskRecord | None]:
+        unique = list(dict.fromkeys(task_ids))
+        found = dict(zip(unique, await store.read(unique), strict=True))
+        return [found[task_id] for task_id in task_ids]
+
+    return read
