@@ -138,6 +138,10 @@ class Running:
     def wait_for(self, task_id: str, *statuses: str) -> dict[str, Any]:
         return until(lambda: self.task(task_id), lambda task: task["status"] in statuses)
 
+    def started(self, task_id: str) -> None:
+        """Wait until its handler runs: a task that is claimed may still be on its way to a child."""
+        until(self.runs, lambda runs: [one for one in runs if one[:2] == ("start", task_id)])
+
     def runs(self) -> list[tuple[str, str, int, int]]:
         """(start or end, task id, attempt, boot-time ns) as the handlers wrote them."""
         path = self.folder / "runs.log"

@@ -125,7 +125,7 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(up: Running) -> None
     up.start()
     long = [up.submit(run_s=60), up.submit(run_s=0.5)]
     for task in long:
-        up.wait_for(task, "running", *FINAL)
+        up.started(task)
     submitters = [Submitter(up, 0.01) for _ in range(3)]
     with concurrent.futures.ThreadPoolExecutor(10) as pool:
         streams = [pool.submit(follow, up, long[0]) for _ in range(10)]
@@ -156,7 +156,7 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(up: Running) -> None
 def test_a_second_signal_hands_back_at_once(up: Running) -> None:
     up.start(TASKGATE_GRACE_S="60")
     task = up.submit(run_s=60)
-    up.wait_for(task, "running")
+    up.started(task)
     assert up.process is not None
     up.process.send_signal(signal.SIGTERM)
     until(up.said, lambda said: "stopping" in said)
@@ -179,7 +179,7 @@ def nothing_doubled(up: Running) -> None:
 def test_sigkill_leaves_no_process_and_valkey_stops_last(up: Running) -> None:
     up.start(TASKGATE_GRACE_S="2")
     task = up.submit(run_s=60)
-    up.wait_for(task, "running")
+    up.started(task)
 
     assert up.stop(signal.SIGKILL) == -signal.SIGKILL
     nothing_left(up)
@@ -229,8 +229,7 @@ def test_whatever_dies_is_back_and_the_service_is_whole(up: Running, victim: str
 def test_ctrl_c_on_a_terminal_stops_everything(up: Running) -> None:
     with Terminal(up) as terminal:
         terminal.run_up()
-        task = up.submit(run_s=0.5)
-        up.wait_for(task, "running")
+        up.started(up.submit(run_s=0.5))
         terminal.press("c")
         assert terminal.exit_code() == 0
         nothing_left(up, besides=terminal.shell_pid)
@@ -242,7 +241,7 @@ def test_ctrl_z_past_the_lease_and_fg_double_nothing(up: Running) -> None:
     with Terminal(up) as terminal:
         terminal.run_up()
         running = up.submit(run_s=2)
-        up.wait_for(running, "running")
+        up.started(running)
         terminal.press("z")
         terminal.until_said("Stopped")
         meanwhile = up.submit(run_s=0.01)
@@ -260,7 +259,7 @@ def test_ctrl_z_past_the_lease_and_fg_double_nothing(up: Running) -> None:
 def test_a_terminal_that_is_closed_takes_everything_with_it(up: Running) -> None:
     with Terminal(up) as terminal:
         terminal.run_up()
-        up.wait_for(up.submit(run_s=60), "running")
+        up.started(up.submit(run_s=60))
     nothing_left(up)
 
 
