@@ -1,5 +1,6 @@
 """A child: the process in which handlers run. Started by `workers.children` alone, as `python -m workers.child`."""
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -40,11 +41,12 @@ def main() -> None:
     threads = threading.active_count()
 
     def arm() -> None:
-        # Registering what faulthandler believes to be registered would do nothing.
+        # Off first: switching on what faulthandler believes to be on would do nothing.
+        faulthandler.disable()
         faulthandler.unregister(STACK_SIGNAL)
+        faulthandler.enable(file=start.stack, all_threads=True)
         faulthandler.register(STACK_SIGNAL, file=start.stack, all_threads=True, chain=False)
 
-    faulthandler.enable(file=start.stack, all_threads=True)
     arm()
     _count_gc_pauses(slot)
     kind = SyncChild if start.spec.kind == "sync" else AsyncChild
@@ -78,7 +80,8 @@ def _yield_to_others() -> None:
     """When memory or CPU are short, a task goes before the processes that keep the promises."""
     os.nice(_NICE_MORE)
     score = Path("/proc/self/oom_score_adj")
-    score.write_text(str(min(1000, int(score.read_text()) + _OOM_SCORE_MORE)))
+    with contextlib.suppress(OSError):  # some sandboxes have no such file
+        score.write_text(str(min(1000, int(score.read_text()) + _OOM_SCORE_MORE)))
 
 
 def _own_environment(start: wire.Start) -> None:

@@ -62,7 +62,7 @@ def succeeded(handler: Handler, result: Any, result_max_bytes: int) -> Outcome:
         raw = handler.dump(result)
     except ValidationError as error:
         return Outcome("failed", error=_mismatch(ErrorKind.RESULT, "the result does not fit", error))
-    except Exception as error:  # noqa: BLE001 — serialisers may be the handler's own code
+    except BaseException as error:  # noqa: BLE001 — serialisers may be the handler's own code
         message = f"the result cannot be sent as JSON: {message_of(error)}"
         return Outcome("failed", error=error_json(ErrorKind.RESULT, message))
     if len(raw) > result_max_bytes:

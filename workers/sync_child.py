@@ -12,7 +12,7 @@ from types import FrameType
 from taskgate.handlers import Handlers
 from workers import execution, wire
 from workers.attempts import ChildAttempt
-from workers.execution import STOPS, Call, Outcome
+from workers.execution import STOPS, Outcome
 from workers.hygiene import Hygiene, memory_limit
 from workers.ready import message as ready
 from workers.slot import GC_NS, RECEIVED, RUNNING, STARTED_NS, Record, Slot, boot_ns
@@ -108,11 +108,13 @@ class SyncChild:
             return execution.stopped(reason)
         result: object = _NOTHING
         try:
-            try:
-                self._armed = task.seq, record
-                result = self._run(call, attempt)
-            finally:
-                self._armed = None
+            limit_mb = call.handler.options.memory_limit_mb
+            with nullcontext() if limit_mb is None else memory_limit(limit_mb):
+                try:
+                    self._armed = task.seq, record
+                    result = call.handler.call(call.payload, attempt)
+                finally:
+                    self._armed = None  # before the limit is lifted: no stop may come between
         except BaseException as error:  # noqa: BLE001 — SystemExit and KeyboardInterrupt of handlers end their task only
             self._stay_alone()
             # A stop that arrived after the handler had returned changes nothing.
@@ -120,11 +122,6 @@ class SyncChild:
                 return execution.failed(call.handler, error, attempt.stop_reason)
         self._stay_alone()
         return execution.succeeded(call.handler, result, self._result_max_bytes)
-
-    def _run(self, call: Call, attempt: ChildAttempt) -> object:
-        limit_mb = call.handler.options.memory_limit_mb
-        with nullcontext() if limit_mb is None else memory_limit(limit_mb):
-            return call.handler.call(call.payload, attempt)
 
     def _stay_alone(self) -> None:
         """A handler that forked and came back in both processes: only one of them is the child."""

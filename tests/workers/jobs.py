@@ -109,6 +109,23 @@ def cleans_up(payload: str, attempt: Attempt) -> str:
         return "timed out"
 
 
+@handler("cleans_up_slowly")
+def cleans_up_slowly(payload: float, attempt: Attempt) -> str:
+    try:
+        attempt.progress(1)
+        time.sleep(60)
+    except Stopped:
+        attempt.progress(2)
+        time.sleep(payload)
+        return "cleaned up"
+    return "not stopped"
+
+
+@handler("pid")
+def pid(payload: Any) -> int:
+    return os.getpid()
+
+
 @handler("asks_again_when_stopped")
 def asks_again_when_stopped(payload: Any, attempt: Attempt) -> None:
     try:

@@ -1,5 +1,6 @@
 """The handler API: what a decorated function means, and what is refused when it is loaded."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -92,6 +93,23 @@ def test_schema_and_handler_agree_about_whole_numbers() -> None:
     def model(payload: Page) -> None: ...
 
     assert of(model).read(b'{"number": 3.0}') == Page(number=3)
+
+
+def test_no_number_that_is_none_becomes_null_in_silence() -> None:
+    """pydantic would write it so, where a model says nothing else."""
+
+    def free(payload: Any) -> dict[str, Any]:
+        return {}
+
+    def typed(payload: Any) -> list[float]:
+        return []
+
+    def untyped(payload): ...  # type: ignore[no-untyped-def]
+
+    for function, result in [(free, {"a": [math.nan], "b": None}), (typed, [math.inf]), (untyped, [-math.inf])]:
+        with pytest.raises(ValueError):  # noqa: PT011
+            of(function).dump(result)
+    assert of(free).dump({"a": [1.5], "b": None}) == b'{"a":[1.5],"b":null}'
 
 
 def test_the_hash_follows_the_schema() -> None:
