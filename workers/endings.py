@@ -15,8 +15,18 @@ from workers.wire import Done, HandlerInfo, Submitted
 _json = msgspec.json.encode
 
 
-def json_text(text: str) -> bytes:
-    return _json(text)
+def custom_event(name: str, data: bytes) -> bytes:
+    """A handler's own event, as JSON; `data` is JSON already."""
+    return b'{"name":%b,"data":%b}' % (_json(name), data)
+
+
+def is_invalid(done: Done) -> bool:
+    """Whether the payload did not fit the child's schema."""
+    return done.outcome == "failed" and msgspec.json.decode(done.error, type=_Kind).kind == ErrorKind.INVALID_PAYLOAD
+
+
+class _Kind(msgspec.Struct):
+    kind: str
 
 
 def error_json(kind: ErrorKind, message: str, **more: object) -> bytes:

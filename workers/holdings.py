@@ -35,6 +35,12 @@ class Holding:
     def id(self) -> str:
         return self.task.id
 
+    def leave_child(self) -> None:
+        """Its end is known: no timer concerns it any more."""
+        self.ending = True
+        for timer in self.timers:
+            timer.cancel()
+
 
 class Holdings:
     """Every holding by task id, and by child and sequence number while a child has it."""

@@ -17,8 +17,6 @@ START_PAUSE_S = (0.1, 5.0)
 PIPELINE_NS = 4_000_000
 """Tasks run shorter than this on average may be handed over ahead, as many as fit into it, at most PIPELINE."""
 PIPELINE = 32
-PIPELINE_BEHIND_NS = 50_000_000
-"""What waits behind a task that has run so long is taken back."""
 
 
 class Pool:

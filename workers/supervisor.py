@@ -68,7 +68,7 @@ class Supervisor:
             worker_id=self.id,
             lease_ms=settings.lease_ms,
             room=self._runner.room,
-            take=self._runner.take,
+            take=self._runner.handover.take,
         )
         self._heart = Heart(beating, self._lease, self, worker_id=self.id, lease_s=settings.lease_s)
         self._lease.on_silent = self._heart.now
@@ -108,7 +108,7 @@ class Supervisor:
             self._forever(self._inbox.run()),
             self._forever(self._runner.telemetry.run()),
         ]
-        for pool in self._runner.pools:
+        for pool in self._runner.pools.values():
             pool.fill()
         stop = asyncio.ensure_future(self._stop.wait())
         broken, _ = await asyncio.wait([stop, *parts], return_when=asyncio.FIRST_COMPLETED)
@@ -147,7 +147,7 @@ class Supervisor:
         await self._until_empty(min(left_s, soft_s) if not self._hurry.is_set() else min(left_s, 1.0))
         self._runner.kill_all()
         await self._until_empty(leave_s / 2)
-        for pool in self._runner.pools:
+        for pool in self._runner.pools.values():
             await pool.stop()
         await self._until_empty(leave_s / 2)
         await self._goodbye()
@@ -191,12 +191,12 @@ class Supervisor:
                     "state": "starting" if not child.ready else "busy" if child.load else "idle",
                     "tasks": [h.id for seq in child.outstanding if (h := runner.holdings.of(child, seq))],
                 }
-                for pool in runner.pools
+                for pool in runner.pools.values()
                 for child in pool.children
             ],
-            wanted_children=sum(pool.size for pool in runner.pools),
+            wanted_children=sum(pool.size for pool in runner.pools.values()),
             guard="ok" if self._guard.alive else "down",
-            stale_writes=runner.stale_writes,
+            stale_writes=runner.ends.stale_writes,
         )
 
     def heard(self, partition: int, answer: BeatAnswer) -> None:
@@ -219,7 +219,7 @@ class Supervisor:
         for task_id, epoch in missing.items():
             if self._suspects.get(task_id) == epoch:
                 log.warning("a claim's reply was lost, handing back", task_id=task_id, worker_id=self.id)
-                self._runner.give_back_unknown(partition, task_id, epoch)
+                self._runner.ends.hand_back_unknown(partition, task_id, epoch)
         self._suspects = missing
 
     def _told(self, message: str) -> None:
@@ -239,14 +239,14 @@ class Supervisor:
         self._claims.try_now()
 
     def _guard_changed(self, alive: bool) -> None:
-        log.log(20 if alive else 30, "guard is up" if alive else "guard is down: no claims", worker_id=self.id)
-        if alive and hasattr(self, "_claims"):
+        if alive:
+            log.info("guard is up", worker_id=self.id)
             self._claims.try_now()
+        elif self._state != "draining":
+            log.warning("guard is down: no claims", worker_id=self.id)
 
     def _on_types(self) -> None:
         """A child told what it can run: publish it, then claim it."""
-        if not hasattr(self, "_claims"):
-            return
         self._background.spawn(self._announce())
 
     async def _announce(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+import structlog
 
 from taskgate.contract.models import Report, TypeInfo
 from taskgate.contract.states import Health
@@ -15,6 +16,8 @@ from workers.holdings import Holding, Holdings
 from workers.outbox import Outbox
 from workers.procstat import Numbers, ProcStat
 from workers.slot import Sample, TaskSample, boot_ns
+
+log = structlog.get_logger()
 
 EVERY_S = 0.25
 EFFORT_EVERY_NS = 1_000_000_000
@@ -83,17 +86,18 @@ class Telemetry:
                     self._look(child)
             await asyncio.sleep(max(0.01, EVERY_S - (time.monotonic() - started)))
 
-    def starts(self, child: ChildProcess) -> None:
-        """An idle child is given a task: its effort counts from here."""
+    def starts(self, child: ChildProcess, *, alone: bool) -> None:
+        """A child is given a task. Its effort counts from here if it is `alone`, with no other of that child."""
         track = self._track(child)
+        if not alone or child.load:
+            track.base = None
+            return
         track.base = track.judged = track.stat.sample()
         track.judged_ns = boot_ns()
         track.rss_peak = 0
 
-    def forget_base(self, child: ChildProcess) -> None:
-        """Tasks follow each other too fast to tell whose effort is whose."""
-        if child in self._tracks:
-            self._tracks[child].base = None
+    def forget(self, holding: Holding) -> None:
+        self._told.pop(holding, None)
 
     def gone(self, child: ChildProcess) -> None:
         track = self._tracks.pop(child, None)
@@ -102,7 +106,6 @@ class Telemetry:
 
     def ended(self, holding: Holding, *, run_cpu_ms: int | None, gc_ms: int, shared: bool) -> bytes:
         """Effort of an attempt that has ended, as JSON."""
-        self._told.pop(holding, None)
         track = self._tracks.get(holding.child) if holding.child is not None else None
         wait_ms = rss = peak = None
         if track is not None and track.base is not None and not shared:
@@ -211,7 +214,10 @@ class Telemetry:
         answer = self._outbox.report(holding.task.partition, item)
 
         def heard(future: asyncio.Future[str | None]) -> None:
-            word = None if future.cancelled() or future.exception() else future.result()
+            if not future.cancelled() and (error := future.exception()) is not None:
+                log.error("the store refused a report", task_id=holding.id, error=repr(error))
+                return
+            word = None if future.cancelled() else future.result()
             if word is None:  # never written: what must not be lost goes with the next one
                 holding.events[:0] = events
                 holding.checkpoint = holding.checkpoint or checkpoint

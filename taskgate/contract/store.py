@@ -395,13 +395,13 @@ def _beat_value(value: bytes) -> BeatValue:
     return BeatValue(int(counter), int(lease_ms))
 
 
-_SCALARS = frozenset({str, int, float, bool})
+_NESTED = frozenset({list, tuple, Submission, Finish, HandBack, Report, Held, Served})
 
 
 def _plain(values: Any) -> list[Any]:
     fields = _fields(values) if isinstance(values, msgspec.Struct) else values
     return [
-        each.decode() if each.__class__ is bytes else each if each.__class__ in _SCALARS else _plain(each)
+        each.decode() if each.__class__ is bytes else _plain(each) if each.__class__ in _NESTED else each
         for each in fields
     ]
 

@@ -187,8 +187,9 @@ async def test_a_call_that_holds_the_gil_past_the_lease_runs_once_and_is_seen_co
     assert silent_ms >= 4000, "another thread of the child went on"
     running = [task for task in seen if task["status"] == "running"]
     assert max(task["heartbeat_age_ms"] for task in running) < 1000
-    assert "computing" in {task["health"] for task in running}
-    assert {task["health"] for task in running} <= {None, "computing", "waiting", "starved"}
+    verdicts = {task["health"] for task in running} - {None}
+    had_its_cpu = ended["effort"]["cpu_ms"] > 2 * ended["effort"]["cpu_wait_ms"]
+    assert verdicts and verdicts <= ({"computing"} if had_its_cpu else {"computing", "starved"}), ended["effort"]
     assert len(await _runs(rig, task_id)) == 1
 
 

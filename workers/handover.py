@@ -1,0 +1,101 @@
+"""Handing claimed tasks to children, and taking back what no child has received."""
+
+import asyncio
+from collections.abc import Mapping
+
+from taskgate.contract.models import Claimed, TypeInfo
+from workers.children import ChildProcess
+from workers.ends import Ends
+from workers.holdings import Holding, Holdings
+from workers.lease import Lease
+from workers.pool import Pool
+from workers.slot import boot_ns
+from workers.stops import Stops
+from workers.telemetry import Telemetry
+from workers.wire import HandlerInfo
+
+BEHIND_NS = 50_000_000
+"""A task that has run so long is none to wait behind."""
+UNREAD_NS = 95_000_000
+"""Unread for so long is taken back. With a look every 50 ms, nothing lies unread much longer than 100 ms."""
+
+
+class HandOver:
+    """Whoever receives the packet owns the task; until then it is the supervisor's to take back, uncounted."""
+
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        holdings: Holdings,
+        lease: Lease,
+        ends: Ends,
+        stops: Stops,
+        telemetry: Telemetry,
+        *,
+        types: Mapping[str, TypeInfo],
+        handlers: Mapping[str, HandlerInfo],
+    ) -> None:
+        self._pools = pools
+        self._holdings = holdings
+        self._lease = lease
+        self._ends = ends
+        self._stops = stops
+        self._telemetry = telemetry
+        self._types = types
+        self._handlers = handlers
+        self._watched: set[ChildProcess] = set()
+        """Children in whose socket something may lie unread."""
+        self._loop = asyncio.get_running_loop()
+
+    def take(self, task: Claimed) -> None:
+        """Hand a claimed task to a child; what no child can take now goes back."""
+        holding = Holding(task)
+        self._holdings.add(holding)
+        if not self._handed_over(holding):
+            self._ends.hand_back(holding, reason="taken_back", ran=False)
+
+    def take_back(self, child: ChildProcess) -> None:
+        """What it has not received it will never see."""
+        for seq in child.take_back():
+            if (holding := self._holdings.of(child, seq)) is not None:
+                self._ends.hand_back(holding, reason="taken_back", ran=False)
+
+    def _handed_over(self, holding: Holding) -> bool:
+        spec = holding.task.spec
+        info, handler = self._types.get(spec.type), self._handlers.get(spec.type)
+        if info is None or handler is None:
+            return False
+        pool = self._pools[info.kind]
+        child = pool.choose(virgin=handler.fresh_process)
+        if child is None:
+            return False
+        self._telemetry.starts(child, alone=pool.depth == 1)
+        seq = child.hand_over(holding.task, deadline_ns=self._lease.deadline_ns, last=handler.fresh_process)
+        if seq is None:
+            return False
+        pool.used(child)
+        holding.handed_ns = boot_ns()
+        self._holdings.assign(holding, child, seq)
+        self._stops.arm(holding)
+        self._watch(child)
+        return True
+
+    def _watch(self, child: ChildProcess) -> None:
+        if child not in self._watched:
+            self._watched.add(child)
+            self._loop.call_later(BEHIND_NS / 1e9, self._look_for_unread, child)
+
+    def _look_for_unread(self, child: ChildProcess) -> None:
+        """Nothing waits in a child's socket behind a task that has run for 50 ms, or for 100 ms at all."""
+        self._watched.discard(child)
+        received = child.received() if child.exit is None else 0
+        unread = [seq for seq in child.outstanding if seq > received]
+        holding = self._holdings.of(child, min(unread)) if unread else None
+        if child.exit is not None or holding is None:
+            return
+        sample, now_ns = child.sample(), boot_ns()
+        if (sample.running and now_ns - sample.started_ns >= BEHIND_NS) or now_ns - holding.handed_ns >= UNREAD_NS:
+            self._pools[child.spec.kind].slow(child)
+            self.take_back(child)
+        else:
+            self._watch(child)
