@@ -1,5 +1,6 @@
 """Logging, configured once per process: structlog, JSON lines or a readable console."""
 
+import contextlib
 import logging
 import sys
 from typing import Any, Literal, TextIO
@@ -9,6 +10,21 @@ import structlog
 
 LogFormat = Literal["auto", "json", "console"]
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+
+class _Lenient:
+    """A stream that may lose what is written: its terminal hung up, or its reader has gone, and service must go on."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, line: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(line)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def configure(log_format: LogFormat = "auto", level: str = "info", stream: TextIO = sys.stderr) -> None:
@@ -22,10 +38,15 @@ def configure(log_format: LogFormat = "auto", level: str = "info", stream: TextI
     structlog.configure(
         processors=[*shared, structlog.processors.format_exc_info, *_rendered(console, stream)],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),
-        logger_factory=structlog.PrintLoggerFactory(stream) if console else structlog.BytesLoggerFactory(stream.buffer),
+        logger_factory=_factory(console, stream),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=max(numeric, logging.WARNING), stream=stream, format="%(message)s", force=True)
+
+
+def _factory(console: bool, stream: TextIO) -> Any:
+    lenient: Any = _Lenient(stream if console else stream.buffer)
+    return structlog.PrintLoggerFactory(lenient) if console else structlog.BytesLoggerFactory(lenient)
 
 
 def _rendered(console: bool, stream: TextIO) -> list[structlog.typing.Processor]:

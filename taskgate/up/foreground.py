@@ -238,13 +238,19 @@ def _check_port(settings: Settings) -> None:
 
 def _leave_terminal() -> None:
     """It has hung up: every further write to it would fail."""
-    null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         if stat.S_ISCHR(os.fstat(descriptor).st_mode):  # isatty denies it by now
-            os.dup2(null, descriptor)
+            _silence(descriptor)
+
+
+def _silence(descriptor: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, descriptor)
     os.close(null)
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more
+    try:
         print(text, flush=True)
+    except OSError:  # nobody reads it any more
+        _silence(1)

@@ -79,6 +79,10 @@ class Running:
         self._client: httpx.Client | None = None
         (folder / "myjobs.py").write_text(HANDLERS)
 
+    def hasten(self) -> None:
+        """From the next start on, every task is short."""
+        (self.folder / "myjobs.py").write_text(HANDLERS.replace("payload.run_s", "0.01"))
+
     def launch(self, *options: str, **settings: str) -> subprocess.Popen[bytes]:
         self.output.write_bytes(b"")
         with self.output.open("ab") as output:

@@ -142,7 +142,7 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(up: Running) -> None
         submitter.join()
     nothing_left(up)
 
-    (up.folder / "myjobs.py").write_text((up.folder / "myjobs.py").read_text().replace("payload.run_s", "0.01"))
+    up.hasten()
     up.start()
     accepted = long + [task for submitter in submitters for task in submitter.accepted]
     for task in accepted:
@@ -184,7 +184,7 @@ def test_sigkill_leaves_no_process_and_valkey_stops_last(up: Running) -> None:
     assert up.stop(signal.SIGKILL) == -signal.SIGKILL
     nothing_left(up)
 
-    (up.folder / "myjobs.py").write_text((up.folder / "myjobs.py").read_text().replace("payload.run_s", "0.01"))
+    up.hasten()
     up.start()
     # Handed back, and so uncounted: its supervisor still had a Valkey to tell.
     assert up.wait_for(task, *FINAL)["attempt"] == 1
@@ -256,11 +256,18 @@ def test_ctrl_z_past_the_lease_and_fg_double_nothing(up: Running) -> None:
     assert len([word for word, *_ in up.runs() if word == "start"]) == 3
 
 
-def test_a_terminal_that_is_closed_takes_everything_with_it(up: Running) -> None:
+def test_a_terminal_that_is_closed_takes_everything_with_it_in_order(up: Running) -> None:
+    """Log lines have nowhere to go then: that must not keep anybody from handing back."""
     with Terminal(up) as terminal:
         terminal.run_up()
-        up.started(up.submit(run_s=60))
+        task = up.submit(run_s=60)
+        up.started(task)
     nothing_left(up)
+
+    up.hasten()
+    up.start()
+    assert up.wait_for(task, *FINAL)["attempt"] == 1
+    assert up.stop() == 0
 
 
 def test_own_handlers_from_a_folder_of_their_own_with_reload(up: Running) -> None:
