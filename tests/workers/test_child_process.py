@@ -1,0 +1,168 @@
+"""The process around the handlers: where it finds them, whom it dies with, what is left of it."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pytest
+
+from tests.workers.conftest import JOBS, Watched, until
+from workers import wire
+from workers.children import ChildSpec, child_environment
+from workers.slot import Slot
+
+Child = Callable[..., Watched]
+
+
+async def test_handlers_are_found_where_the_service_was_started(
+    child: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when that folder has names of ours: neither hides the other."""
+    (tmp_path / "myjobs.py").write_text(
+        "import tools\nfrom taskgate import handler\n@handler('mine')\ndef mine(payload): return tools.answer\n"
+    )
+    (tmp_path / "tools.py").write_text("answer = 42\n")
+    for name in ("workers", "taskgate"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('not this one')\n")
+    monkeypatch.chdir(tmp_path)
+    watched = await child(handlers=("myjobs",)).ready()
+
+    assert (await watched.run("mine")).result == b"42"
+
+
+async def test_a_module_of_ours_hides_none_on_the_users_path(
+    child: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "lib" / "loadtest").mkdir(parents=True)
+    (tmp_path / "lib" / "loadtest" / "__init__.py").write_text(
+        "from taskgate import handler\n@handler('theirs')\ndef theirs(payload): return 'theirs'\n"
+    )
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
+    watched = await child(handlers=("loadtest",)).ready()
+
+    assert (await watched.run("theirs")).result == b'"theirs"'
+
+
+_SUPERVISOR = f"""
+import asyncio
+from workers import wire
+from workers.children import ChildProcess, ChildSpec
+
+async def main():
+    ready = asyncio.Event()
+    child = ChildProcess.start(
+        ChildSpec(kind="sync", handlers=({JOBS!r},)),
+        on_message=lambda child, message: ready.set(),
+        on_exit=lambda child, end: None,
+    )
+    await ready.wait()
+    print(child.pid, flush=True)
+    await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+async def test_it_dies_with_its_supervisor() -> None:
+    """No guard here: this is the second belt."""
+    supervisor = subprocess.Popen([sys.executable, "-c", _SUPERVISOR], stdout=subprocess.PIPE, text=True)
+    assert supervisor.stdout
+    pid = int(supervisor.stdout.readline())
+
+    supervisor.kill()
+    supervisor.wait()
+    supervisor.stdout.close()
+
+    await until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_an_idle_child_ends_by_itself_when_its_supervisor_hangs_up(kind: Literal["sync", "async"]) -> None:
+    ours, childs = wire.pair()
+    ours.setblocking(True)
+    slot = Slot.create(1)
+    stack_reader, stack = os.pipe()
+    start = wire.Start(
+        spec=ChildSpec(kind=kind, handlers=(JOBS,)),
+        parent=os.getpid(),
+        socket=childs.fileno(),
+        slot=slot.fd,
+        stack=stack,
+        python_path=None,
+        root=None,
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "workers.child", msgspec.json.encode(start).decode()],
+        pass_fds=(start.socket, start.slot, start.stack),
+    ) as process:
+        childs.close()
+        assert isinstance(wire.receive_message(ours), wire.Ready)
+
+        ours.close()
+
+        assert process.wait(20) == 0
+    slot.close()
+    os.close(stack)
+    os.close(stack_reader)
+
+
+async def test_a_dead_child_keeps_its_number_until_it_is_reaped(child: Child) -> None:
+    watched = await child().ready()
+    pid = watched.process.pid
+    watched.process.kill()
+    await watched.exited
+
+    assert _state(pid) == "Z"
+    usage = watched.process.reap()
+
+    assert not Path(f"/proc/{pid}").exists()
+    assert usage.ru_maxrss > 10_000
+
+
+async def test_nothing_is_left_of_children_that_are_gone() -> None:
+    before = _descriptors()
+    for _ in range(5):
+        watched = await Watched(ChildSpec(kind="sync", handlers=(JOBS,))).ready()
+        await watched.run("echo", "x" * 100_000)
+        await watched.bury()
+
+    assert _descriptors() == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+async def test_a_stopped_child_gives_no_stack(child: Child) -> None:
+    watched = await child().ready()
+    os.killpg(watched.process.pid, 19)
+
+    assert await watched.process.stack(timeout_s=0.1) is None
+
+
+async def test_stacks_asked_for_at_once_come_one_by_one(child: Child) -> None:
+    watched = await child().ready()
+
+    stacks = await asyncio.gather(*(watched.process.stack() for _ in range(5)))
+
+    assert all(one is not None and one.count("Current thread") == 1 for one in stacks)
+
+
+def test_the_environment_of_a_child() -> None:
+    given = {"TASKGATE_API_KEY": "s", "TASKGATE_URL": "u", "DATABASE_URL": "d", "PATH": "p"}
+
+    assert child_environment(given) == {"TASKGATE_URL": "u", "DATABASE_URL": "d", "PATH": "p"}
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
