@@ -89,6 +89,16 @@ async def test_what_was_reaped_is_lost(store: Store, w1: Hand, w2: Hand, redis_c
     assert (await w1.beat(task)).lost == [Held(task.id, task.epoch)]
 
 
+async def test_the_claim_of_another_is_lost_whatever_its_epoch(
+    store: Store, w1: Hand, w2: Hand, redis_client: Redis
+) -> None:
+    await submit(store)
+    task = await w1.claim_one()
+    await redis_client.delete(keys.alive(0, task.id))
+    assert (await w2.beat(task)).lost == [Held(task.id, task.epoch)]
+    assert not await redis_client.exists(keys.alive(0, task.id))
+
+
 async def test_what_ended_or_never_was_is_lost(store: Store, w1: Hand, redis_client: Redis) -> None:
     await submit(store, submission(), submission())
     finished, handed_back = await w1.claim(sync=2)

@@ -46,13 +46,14 @@ async def test_an_attempt_ends_by_its_outcome(
 
 async def test_a_success_keeps_the_result_and_the_last_numbers(store: Store, w1: Hand, clock: Clock) -> None:
     task = await _running(store, w1)
+    await w1.report(task, health="computing")
     clock.advance(10)
     await w1.finish(task, result=b'{"a": 1}', progress=b'{"percent":100}', effort=b'{"cpu_ms":3}')
 
     assert await store.result(task.id) == (Status.SUCCEEDED, b'{"a": 1}')
     record = await read(store, task.id)
     assert (record.progress, record.effort, record.has_result) == (b'{"percent":100}', b'{"cpu_ms":3}', True)
-    assert (record.finished_ms, record.purge_ms) == (clock.now, clock.now + DAY_MS)
+    assert (record.finished_ms, record.purge_ms, record.health) == (clock.now, clock.now + DAY_MS, "")
 
 
 async def test_a_success_forgets_the_error_and_checkpoint_of_attempts_before(

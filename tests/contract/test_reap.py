@@ -166,6 +166,23 @@ async def test_a_zombie_may_neither_claim_nor_write(store: Store, w1: Hand, w2: 
     assert (await w1.beat(task)).lost == [Held(task.id, 1)]
 
 
+@pytest.mark.parametrize("cancel", [False, True])
+async def test_a_zombie_does_not_touch_what_the_reaper_ended(
+    store: Store, w1: Hand, w2: Hand, redis_client: Redis, cancel: bool
+) -> None:
+    [task_id] = await submit(store, submission(max_attempts=1))
+    task = await w1.claim_one()
+    if cancel:
+        await store.cancel(task_id)
+    await w2.reap(w1)
+    before = await everything(redis_client)
+    assert await w1.finish(task) == "stale"
+    assert await w1.hand_back(task) == "stale"
+    assert await w1.report(task, progress=b"{}") == "stale"
+    assert await everything(redis_client) == before
+    assert (await w1.beat(task)).lost == [Held(task_id, 1)]
+
+
 async def test_reaping_wakes_an_idle_supervisor(store: Store, w1: Hand, w2: Hand, redis_client: Redis) -> None:
     await submit(store)
     await w1.claim_one()

@@ -98,6 +98,12 @@ async def test_the_limit_counts_bytes_with_the_overhead_of_each_task(store: Stor
     assert outcome.limit == "queue-bytes"
 
 
+@pytest.mark.parametrize("limits", [Limits(tasks=3), Limits(bytes=3 * (2 + 2048))])
+async def test_the_limit_is_exact_within_one_group(store: Store, limits: Limits) -> None:
+    outcomes = await store.submit([submission() for _ in range(5)], limits)
+    assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True] * 3 + [False] * 2
+
+
 async def test_what_runs_does_not_count(store: Store, w1: Hand) -> None:
     await submit(store)
     await w1.claim_one()
