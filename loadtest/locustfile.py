@@ -7,13 +7,18 @@ The process exits 0 only if the users' own ledger holds.
 import json
 import os
 import random
+import time
+from collections.abc import Callable
 from typing import Any
 
 import gevent
 from locust import HttpUser, events, task
+from locust.clients import HttpSession
 from locust.env import Environment
 from locust.exception import StopUser
+from locust.runners import STATE_RUNNING, STATE_SPAWNING
 
+from loadtest import sse
 from loadtest.ledger import Ledger
 
 LEDGER = Ledger(limit=int(os.environ.get("LOADTEST_TASKS", "1000")))
@@ -43,12 +48,18 @@ class TaskUser(HttpUser):
                 return task_id
             if wait_s is not None:
                 answer.success()
-        gevent.sleep(wait_s or 1)
+        self._wait(wait_s or 1)
         return None
+
+    def _wait(self, seconds: float) -> None:
+        """Sleep, but not past the end of the test."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.environment.runner.state in (STATE_SPAWNING, STATE_RUNNING):
+            gevent.sleep(0.2)
 
     def read(self, task_id: str) -> dict[str, Any] | None:
         """The task as it is now; None when that could not be learnt."""
-        with self.client.get(f"/tasks/{task_id}", name="status") as answer:
+        with self.client.get(f"/tasks/{task_id}", name="status", catch_response=True) as answer:
             LEDGER.answered("status", answer.status_code, answer.headers.get("Retry-After"))
             return answer.json() if answer.status_code == 200 else None
 
@@ -60,7 +71,7 @@ class PollingUser(TaskUser):
     def submit_and_poll(self) -> None:
         task_id = self.submit()
         if task_id:
-            poll(self, task_id)
+            poll(self.read, task_id)
 
 
 class StreamingUser(TaskUser):
@@ -71,45 +82,37 @@ class StreamingUser(TaskUser):
         task_id = self.submit()
         if task_id is None:
             return
-        with self.client.get(f"/tasks/{task_id}/events", name="events", stream=True, timeout=_WITHIN_S) as answer:
+        path = f"/tasks/{task_id}/events"
+        with self.client.get(path, name="events", stream=True, timeout=_WITHIN_S, catch_response=True) as answer:
             LEDGER.answered("events", answer.status_code, answer.headers.get("Retry-After"))
-            for name, data in _stream(answer.iter_lines(chunk_size=1, decode_unicode=True)):
+            for name, data in sse.events(answer.iter_content(None)):
                 if name == "end":
                     LEDGER.saw(task_id, json.loads(data)["status"])
                     return
         LEDGER.broken["a stream stopped before its end event"] += 1
 
 
-def poll(user: TaskUser, task_id: str) -> None:
+def poll(read: Callable[[str], dict[str, Any] | None], task_id: str) -> None:
     """Read until final, as often as the answers say."""
     with gevent.Timeout(_WITHIN_S, False):
         while True:
-            seen = user.read(task_id)
+            seen = read(task_id)
             if seen and LEDGER.saw(task_id, seen["status"]):
                 return
             gevent.sleep((seen["poll_after_ms"] if seen else 1000) / 1000)
 
 
-def _stream(lines: Any) -> Any:
-    """(event name, data) of a text/event-stream."""
-    name, data = "message", ""
-    for line in lines:
-        if line.startswith("event:"):
-            name = line[6:].strip()
-        elif line.startswith("data:"):
-            data += line[5:].strip()
-        elif not line:
-            if data:
-                yield name, data
-            name, data = "message", ""
+@events.user_error.add_listener
+def _raised(exception: Exception, **_: Any) -> None:
+    LEDGER.broken[f"a user raised {type(exception).__name__}: {exception}"] += 1
 
 
 @events.test_stop.add_listener
 def _settle(environment: Environment, **_: Any) -> None:
     """After the last user: what nobody saw end must end now."""
-    reader = PollingUser(environment)
+    session = HttpSession(environment.host, environment.events.request, None)
     for task_id in LEDGER.open():
-        poll(reader, task_id)
+        poll(lambda each: session.get(f"/tasks/{each}", name="settle").json(), task_id)
     broken = LEDGER.close()
     print(f"ledger: {LEDGER.summary()}")
     for line in broken:

@@ -39,8 +39,8 @@ def _settings(port: int, folder: str) -> dict[str, str]:
         TASKGATE_PORT=str(port),
         TASKGATE_DATA_DIR=f"{folder}/data",
         TASKGATE_HANDLERS="loadtest.handlers",
-        TASKGATE_QUEUE_LIMIT_TASKS="20",
-        TASKGATE_ASYNC_SLOTS="10",
+        TASKGATE_QUEUE_LIMIT_TASKS="10",
+        TASKGATE_ASYNC_SLOTS="4",
         TASKGATE_GRACE_S="10",
     )
 
@@ -48,7 +48,14 @@ def _settings(port: int, folder: str) -> dict[str, str]:
 def _users(port: int, options: argparse.Namespace) -> int:
     """Run locust; its exit code is the ledger's."""
     argv = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "--only-summary"]
-    argv += ["--host", f"http://127.0.0.1:{port}", "--users", str(options.users), "--spawn-rate", str(options.users)]
+    argv += [
+        "--host",
+        f"http://127.0.0.1:{port}",
+        "--users",
+        str(options.users),
+        "--spawn-rate",
+        str(max(1, options.users // 4)),
+    ]
     argv += ["--run-time", f"{options.seconds}s", "--stop-timeout", "30", "--loglevel", "WARNING"]
     environ = machine.clean_environ(LOADTEST_TASKS=str(options.tasks))
     done = subprocess.run(argv, cwd=machine.ROOT, env=environ, timeout=options.seconds + 180, check=False)

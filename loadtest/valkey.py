@@ -51,7 +51,7 @@ class Valkey:
         return int(self._info("memory")["used_memory"])
 
     def client_calls(self) -> int:
-        """Calls by clients so far, with this one: its reads from sockets. (It counts what scripts do as commands, too.)"""
+        """Calls by clients so far, with this one: its reads from sockets, since what scripts do counts as commands."""
         return int(self._info("stats")["total_reads_processed"])
 
     def _info(self, section: str) -> dict[str, Any]:

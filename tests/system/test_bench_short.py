@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest import budgets, client, machine, marks, services
+from loadtest import budgets, client, machine, marks, services, sse
 from loadtest.ledger import Ledger
 from loadtest.measures import Run
 from loadtest.peers import environment
@@ -108,14 +108,24 @@ def test_the_ledger_names_what_was_broken() -> None:
     ]
 
 
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_stream_is_read_however_it_is_cut(size: int) -> None:
+    stream = b'retry: 1000\r\n\r\nid: 1\r\nevent: status\r\ndata: {"a": 1}\r\n\r\n: ping\r\n\r\n'
+    stream += b"event: end\ndata: {}\n\nevent: cut"
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    assert list(sse.events(pieces)) == [("status", '{"a": 1}'), ("end", "{}")]
+
+
 def test_the_peers_environment_is_named_after_what_is_in_it() -> None:
     pinned = Path(environment.__file__).with_name("constraints.txt").read_text().splitlines()
     assert all("==" in line and "/" not in line for line in pinned), "names and versions only, no hosts"
 
 
+@pytest.mark.full
+@pytest.mark.timeout(300)
 def test_a_short_benchmark_of_taskgate_alone_finds_nothing_wrong(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "loadtest.bench", "--short", "--no-peers", "--results", str(tmp_path)]
-    done = subprocess.run(argv, cwd=machine.ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(argv, cwd=machine.ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     [file] = tmp_path.iterdir()
     document = json.loads(file.read_text())
