@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build the environment `.venv-<minor version>` if what it is made from has changed; then run a command in it.
+# Build the environment `.venv-<minor version>`, which `.venv` leads to, if what it is made from has changed; then run a command in it.
 # Usage: tools/setup.sh [EXTRA] [-- COMMAND ARGUMENT...]
 # PYTHON names the interpreter; EXTRA is an optional extra of pyproject.toml beyond demo and test, in an environment of its own.
 set -euo pipefail
@@ -106,6 +106,10 @@ if ! is_whole; then
   flock --nonblock 9 || { say "waiting for another set-up of $env"; flock 9; }
   is_whole || build
   exec 9>&-
+fi
+# .venv is the one that people name; another PYTHON beside it does not take it over, nor does a folder that somebody made.
+if [[ -z $extra && $(readlink .venv) != "$env" && (! -d .venv || -L .venv && -z ${PYTHON:-}) ]]; then
+  ln -sfn "$env" ".venv.$$" && mv -T ".venv.$$" .venv
 fi
 if (($#)); then
   export PATH=$root/$env/bin:$PATH VIRTUAL_ENV=$root/$env

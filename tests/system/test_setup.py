@@ -191,6 +191,26 @@ def test_an_extra_has_an_environment_of_its_own(project: Project) -> None:
     assert project.set_up("load", "--", "tool")[:2] == (0, "42\n")
     assert project.env.with_name(f"{project.env.name}-load").is_dir()
     assert ".[demo,test,load]" in project.pip_calls[-1]
+    assert (project.root / ".venv").readlink() == Path(project.env.name)
+
+
+def test_dot_venv_leads_to_it_and_another_python_does_not_take_it_over(project: Project) -> None:
+    link = project.root / ".venv"
+    link.symlink_to(".venv-3.0")
+    project.set_up()
+    assert link.readlink() == Path(project.env.name)
+    link.unlink()
+    (project.root / ".venv-3.0").mkdir()
+    link.symlink_to(".venv-3.0")
+    project.set_up(PYTHON="python3")
+    assert link.readlink() == Path(".venv-3.0")
+
+
+def test_a_folder_that_somebody_made_is_left_alone(project: Project) -> None:
+    (project.root / ".venv").mkdir()
+    assert project.set_up("--", "tool")[:2] == (0, "42\n")
+    assert not (project.root / ".venv").is_symlink()
+    assert list((project.root / ".venv").iterdir()) == []
 
 
 def test_a_failed_install_shows_pips_words_and_leaves_nothing_half_made(project: Project) -> None:
