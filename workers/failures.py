@@ -74,12 +74,10 @@ def _type_name(error: BaseException) -> str:
 def _lines(error: BaseException) -> Iterator[str]:
     """Like traceback.format_exception, but of a bounded part of the chain, of groups and of the frames."""
     chain: list[tuple[BaseException, str]] = []
-    seen: set[int] = set()
     link = ""
     one: BaseException | None = error
-    while one is not None and id(one) not in seen and len(chain) < _CHAIN:
+    while one is not None and len(chain) < _CHAIN:
         chain.append((one, link))
-        seen.add(id(one))
         if one.__cause__ is not None:
             one, link = one.__cause__, "\nThe above exception was the direct cause of the following exception:\n\n"
         elif not one.__suppress_context__:

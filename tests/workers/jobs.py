@@ -310,6 +310,7 @@ LEAVES: dict[str, Any] = {
     "stack": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
     "blocked": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1]),
     "thread": _thread,
+    "stubborn thread": lambda: threading.Thread(target=time.sleep, args=(3600,)).start(),
     "threads": _threads,
     "files": lambda: [os.open("/dev/null", os.O_RDONLY) for _ in range(50)],
     "process": lambda: subprocess.Popen(["sleep", "3600"]),

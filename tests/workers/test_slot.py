@@ -214,9 +214,9 @@ def test_progress_costs_microseconds(slot: Slot) -> None:
     progress = record.writer(1).progress
     best = math.inf
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.thread_time()
         for n in range(10_000):
             progress(n, 10_000, "files", "count", "some text")
-        best = min(best, (time.perf_counter() - started) / 10_000)
+        best = min(best, (time.thread_time() - started) / 10_000)
 
     assert best < 5e-6

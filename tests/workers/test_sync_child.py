@@ -431,7 +431,7 @@ async def test_told_to_finish_it_ends_what_it_has(child: Child) -> None:
 
 async def test_finishing_does_not_wait_for_threads_of_handlers(child: Child) -> None:
     watched = await child().ready()
-    await watched.run("leaves", ["thread"])
+    await watched.run("leaves", ["stubborn thread"])
 
     watched.process.finish()
 
