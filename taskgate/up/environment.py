@@ -1,7 +1,6 @@
-"""What a service of `up` gets to know: this process' environment, with every setting as a variable."""
+"""What the processes of `up` get to know: services every setting as a variable, handlers none."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,13 @@ def environment(settings: Settings, **changed: Any) -> dict[str, str]:
     """`changed`: settings that are others for the service. None and () mean: not set."""
     values = {name: getattr(settings, name) for name in Settings.model_fields} | changed
     texts = {PREFIX + name.upper(): _text(value) for name, value in values.items()}
-    return {**_without(os.environ, texts), **{name: text for name, text in texts.items() if text}}
+    return {**without_settings(), **{name: text for name, text in texts.items() if text}}
 
 
-def _without(environ: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name not in names}
+def without_settings() -> dict[str, str]:
+    """What handlers may see: this process' environment without ours, some of which is secret."""
+    ours = {PREFIX + name.upper() for name in Settings.model_fields}
+    return {name: value for name, value in os.environ.items() if name not in ours}
 
 
 def _text(value: Any) -> str:

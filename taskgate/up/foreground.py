@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -19,7 +20,7 @@ from taskgate.embedded import Embedded, EmbeddedError
 from taskgate.settings import Settings
 from taskgate.up import reload as reloading
 from taskgate.up.banner import banner, web_host
-from taskgate.up.environment import environment
+from taskgate.up.environment import environment, without_settings
 from taskgate.up.guarded import Guarded
 from taskgate.up.readiness import readiness
 from taskgate.up.service import Service
@@ -108,12 +109,16 @@ class Up:
             self._valkey.open()
         _check_port(self._settings)
         self._guard.start()
-        if not self._reload:
-            await self._bring_up()
-            if not self._worker.started:
-                raise UpError(f"{' or '.join(self._settings.handlers)} cannot be loaded: the reason is above")
-            await self._announce()
-            await self._asked.wait()
+        await (self._serve_and_renew() if self._reload else self._serve_as_it_is())
+
+    async def _serve_as_it_is(self) -> None:
+        await self._bring_up()
+        if not self._worker.started:
+            raise UpError(f"{' or '.join(self._settings.handlers)} cannot be loaded: the reason is above")
+        await self._announce()
+        await self._asked.wait()
+
+    async def _serve_and_renew(self) -> None:
         # A file that is written while everything starts is a change too.
         async with reloading.watching(self._settings.handlers) as changes:
             await self._bring_up()
@@ -138,7 +143,7 @@ class Up:
             loading.cancel()
 
     async def _loads(self) -> bool:
-        return await reloading.loads(self._settings.handlers, env=self._environment())
+        return await reloading.loads(self._settings.handlers, env=without_settings())
 
     async def _valkey_answers(self, valkey: Embedded) -> None:
         """A long file may take its time to load; a server that exits before its first answer never will."""
@@ -211,6 +216,8 @@ class Up:
         guard_code = await self._guard.close()
         if self._valkey:
             self._valkey.close()
+        elif self._port_file:
+            shutil.rmtree(self._port_file.parent, ignore_errors=True)
         return bool(done) and guard_code == 0 and all(service.exit_code in _ASKED for service in services)
 
     async def _hurry(self) -> None:

@@ -73,7 +73,10 @@ class Guarded:
             logger.error("guard died", pid=self._guard.pid, exit_code=code, again_in_s=_BACKOFF_S)
             self._disconnect()
             await asyncio.sleep(_BACKOFF_S)
-            self._launch()
+            try:
+                self._launch()
+            except OSError as error:
+                logger.error("guard not started", error=str(error))
 
     def _hand_over(self, ward: Process) -> None:
         if self._socket and ward.alive:

@@ -1,6 +1,7 @@
 """A service of `up`: one process, kept running until it is told to stop."""
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -37,7 +38,7 @@ class Service:
         self._keeping: asyncio.Task[None] | None = None
         self._stopping = False
         self._renewing = False
-        self.exits = 0
+        self._again = asyncio.Event()
         self.exit_code: int | None = None
 
     def start(self) -> None:
@@ -68,6 +69,7 @@ class Service:
         """Replace the process: what runs gets a moment to finish, then it is handed back."""
         process = self._process
         if process is None or not process.alive:
+            self._again.set()
             return
         self._renewing = True
         for patience_s in (_PATIENCE_S, grace_s):
@@ -86,11 +88,16 @@ class Service:
             if self._renewing:
                 self._renewing = False
                 continue
-            self.exits += 1
             delay_s = _BACKOFF_S[0] if time.monotonic() - started > _STEADY_S else delay_s
             logger.error("service exited", service=self.name, exit_code=self.exit_code, again_in_s=delay_s)
-            await asyncio.sleep(delay_s)
+            await self._pause(delay_s)
             delay_s = min(_BACKOFF_S[1], delay_s * 2)
+
+    async def _pause(self, delay_s: float) -> None:
+        """Before the next start; `renew` ends it."""
+        self._again.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._again.wait(), delay_s)
 
     async def _live(self) -> int | None:
         """Its exit code; None: it could not be started."""

@@ -137,7 +137,9 @@ class Running:
         return str(answer.json()["id"])
 
     def task(self, task_id: str) -> dict[str, Any]:
-        return dict(self.http.get(f"/tasks/{task_id}", headers={"Cache-Control": "no-cache"}).raise_for_status().json())
+        answer = self.http.get(f"/tasks/{task_id}", headers={"Cache-Control": "no-cache"})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
 
     def wait_for(self, task_id: str, *statuses: str) -> dict[str, Any]:
         return until(lambda: self.task(task_id), lambda task: task["status"] in statuses)
