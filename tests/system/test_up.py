@@ -199,37 +199,40 @@ def test_sigkill_of_up_and_its_guard_leaves_no_process(up: Running) -> None:
 
 
 @pytest.mark.parametrize(
-    "victim",
+    "victims",
     [
-        "taskgate gateway",
-        "taskgate worker",
-        "valkey-server unixsocket",
-        pytest.param("up/guard.py", marks=pytest.mark.full),
+        ("taskgate gateway", "taskgate worker", "valkey-server unixsocket"),
+        pytest.param(("up/guard.py",), marks=pytest.mark.full),
     ],
+    ids=["services", "guard"],
 )
-def test_whatever_dies_is_back_and_the_service_is_whole(up: Running, victim: str) -> None:
+def test_whatever_dies_is_back_and_the_service_is_whole(up: Running, victims: tuple[str, ...]) -> None:
     up.start()
     before = up.submit(run_s=0.01)
     up.wait_for(before, "succeeded")
+    for victim in victims:
+        kill_and_wait_for_another(up, victim)
+        until(lambda: codes(up, "/readyz", f"/tasks/{before}"), lambda found: found == [200, 200])
+        assert up.task(before)["status"] == "succeeded"
+        assert up.wait_for(up.submit(run_s=0.01), *FINAL)["status"] == "succeeded"
+    assert up.stop() == 0
+    nothing_left(up)
+
+
+def kill_and_wait_for_another(up: Running, victim: str) -> None:
     pid, server = up.pid_of(victim), up.pid_of("valkey-server unixsocket")
     os.kill(pid, signal.SIGKILL)
-    # A guard takes its server along.
-    gone = {pid, server} if "guard" in victim else {pid}
+    gone = {pid, server} if "guard" in victim else {pid}  # a guard takes its server along
     until(up.left, lambda left: not gone & left.keys())
     until(lambda: [one for one, command in up.left().items() if victim in command], bool)
 
-    def codes() -> list[int]:
-        paths = ("/readyz", f"/tasks/{before}")
-        try:
-            return [up.http.get(path, headers={"Cache-Control": "no-cache"}).status_code for path in paths]
-        except httpx.HTTPError:
-            return []
 
-    until(codes, lambda found: found == [200, 200])
-    assert up.task(before)["status"] == "succeeded"
-    assert up.wait_for(up.submit(run_s=0.01), *FINAL)["status"] == "succeeded"
-    assert up.stop() == 0
-    nothing_left(up)
+def codes(up: Running, *paths: str) -> list[int]:
+    """Status codes, as the store is now; none if the gateway is away."""
+    try:
+        return [up.http.get(path, headers={"Cache-Control": "no-cache"}).status_code for path in paths]
+    except httpx.HTTPError:
+        return []
 
 
 def test_ctrl_c_on_a_terminal_stops_everything(up: Running) -> None:
