@@ -77,6 +77,15 @@ async def test_every_way_to_end_leaves_no_key(
         assert not key.startswith("tg:{0}:idem:") or await redis_client.pttl(key) > 0
 
 
+async def test_the_idempotency_key_of_a_purged_task_is_free(store: Store, w1: Hand, clock: Clock) -> None:
+    await submit(store, submission(key="k"))
+    await w1.finish(await w1.claim_one(), retention_ms=RETENTION_MS)
+    clock.advance(RETENTION_MS)
+    await store.trim(0)
+    again = submission(key="k")
+    assert await submit(store, again) == [again.id]
+
+
 async def test_what_has_not_ended_is_never_trimmed(store: Store, w1: Hand, clock: Clock) -> None:
     await submit(store, submission(), submission(), submission("get"), submission(delay_ms=10**13))
     first, second = await w1.claim(sync=2)
