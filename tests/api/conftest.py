@@ -50,6 +50,7 @@ class Worker:
             guard="ok",
         )
         self.reports = 0
+        self.limits = models.Limits()
         self.served = [models.Served("default", "echo", "sync"), models.Served("default", "any", "sync")]
 
     async def publish(self, **schemas: dict[str, Any]) -> None:

@@ -43,7 +43,10 @@ async def test_not_ready_while_no_supervisor_has_beaten_within_its_lease(
         dead = Worker(live_store, lease_ms=-1)
         await dead.beat()
         ready = await http.get("/readyz")
-        assert (ready.status_code, ready.json()["checks"]["workers"]["ok"]) == (503, False)
+        assert (ready.status_code, ready.json()["checks"]["workers"]) == (
+            503,
+            {"ok": False, "detail": "no supervisor has beaten within its lease"},
+        )
         [listed] = (await http.get("/workers")).json()["items"]
         assert (listed["alive"], listed["whole"]) == (False, False)
 

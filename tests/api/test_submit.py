@@ -230,13 +230,21 @@ async def test_depth_has_one_limit(http: httpx.AsyncClient, worker: Worker, open
 async def test_a_declared_size_over_the_limit_is_refused_unread(
     gateway_of: Callable[..., Door], worker: Worker
 ) -> None:
+    read = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal read
+        read += 1
+        yield b"x" * 1001
+
     async with client_of(gateway_of(max_body_bytes=1000)) as http:
-        answer = await http.post("/tasks", content=b"x" * 1001, headers=JSON)
-        assert (answer.status_code, answer.json()["type"]) == (413, "/problems/body-too-large")
-        assert answer.headers["connection"] == "close"
-        assert (
-            await http.post("/tasks", content=b'{"type":"any","payload":1}'.ljust(1000), headers=JSON)
-        ).status_code == 202
+        for path in ("/tasks", "/tasks/x/cancel"):
+            answer = await http.post(path, content=body(), headers={**JSON, "content-length": "1001"})
+            assert (answer.status_code, answer.json()["type"]) == (413, "/problems/body-too-large")
+            assert answer.headers["connection"] == "close"
+        assert read == 0
+        fits = b'{"type":"any","payload":1}'.ljust(1000)
+        assert (await http.post("/tasks", content=fits, headers=JSON)).status_code == 202
 
 
 async def test_an_endless_body_is_cut(gateway_of: Callable[..., Door], worker: Worker) -> None:

@@ -1,0 +1,90 @@
+"""The stream in this process, where what lies between two reads can be brought about."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app import stream as streams
+from app.door import Door
+from app.stream import Stream
+from taskgate.contract.errors import StoreUnavailable
+from taskgate.contract.ids import new_task_id
+from taskgate.contract.models import Submission, TaskSpec
+from tests.api.conftest import Worker
+
+
+async def finished(worker: Worker, *events: str) -> tuple[str, list[str]]:
+    """A task that has ended after events of those names; the ids of all its events."""
+    task_id = new_task_id()
+    spec = TaskSpec(id=task_id, type="any")
+    submission = Submission(
+        id=task_id,
+        queue="default",
+        type="any",
+        tenant="default",
+        priority=5,
+        spec=f'{{"id":"{spec.id}","type":"any"}}'.encode(),
+        payload=b"1",
+    )
+    await worker.store.submit([submission], worker.limits)
+    [claimed] = await worker.claim()
+    for name in events:
+        await worker.report(claimed, events=[(name, b'{"name":"mine"}')])
+    await worker.finish(claimed)
+    return task_id, [event.id for event in await worker.store.events(task_id)]
+
+
+async def names(door: Door, task_id: str, cursor: str | None) -> list[str]:
+    stream = Stream(door.gateway.hub, door.gateway.store, task_id=task_id, tenant="default", cursor=cursor, gap=False)
+    return [
+        line.removeprefix("event: ")
+        for block in [block async for block in stream.blocks()]
+        for line in block.decode().splitlines()
+        if line.startswith("event: ")
+    ]
+
+
+async def test_what_the_snapshot_shows_is_not_told_again(gateway_of: Callable[..., Door], worker: Worker) -> None:
+    """Events between the look at the log and the snapshot: transitions are in it, the handler's own are not."""
+    door = gateway_of()
+    task_id, kept = await finished(worker, "custom", "progress", "custom")
+
+    async def earlier(task_id: str) -> str | None:
+        return kept[0]
+
+    door.gateway.store.last_event_id = earlier  # type: ignore[method-assign]
+    assert await names(door, task_id, None) == ["snapshot", "custom", "custom", "end"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 500])
+async def test_a_long_log_is_read_in_pages(
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Whatever the size of a page: each event once, and the end."""
+    door = gateway_of()
+    task_id, kept = await finished(worker, *["custom"] * 6)
+    monkeypatch.setattr(streams, "EVENTS_A_READ", count)
+    monkeypatch.setattr("app.hub.EVENTS_A_READ", count)
+    assert await names(door, task_id, kept[0]) == ["custom"] * 6 + ["status", "end"]
+
+
+async def test_a_stream_waits_while_redis_is_away(
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = gateway_of()
+    task_id, kept = await finished(worker, "custom")
+    monkeypatch.setattr(streams, "BACKUP_S", 0.01)
+    real = door.gateway.store.events
+    failures = 0
+
+    async def failing(*args: Any, **named: Any) -> Any:
+        nonlocal failures
+        failures += 1
+        if failures <= 3:
+            raise StoreUnavailable("away")
+        return await real(*args, **named)
+
+    door.gateway.store.events = failing  # type: ignore[method-assign]
+    assert await names(door, task_id, kept[0]) == ["custom", "status", "end"]
+    assert failures == 4
