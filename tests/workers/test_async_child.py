@@ -67,7 +67,6 @@ async def test_a_stop_ends_that_task_only(child: Child, reason: StopReason, outc
 
 
 async def test_a_stop_at_any_moment_is_answered(child: Child) -> None:
-    """Also between the receipt of a task and its first step."""
     watched = await child("async", slots=4).ready()
     for round_number in range(200):
         seq = watched.hand("async.sleeps", 0.001)
@@ -75,6 +74,19 @@ async def test_a_stop_at_any_moment_is_answered(child: Child) -> None:
             await asyncio.sleep(round_number % 10 / 10_000)
         watched.process.soft_stop(seq, StopReason.CANCEL)
         assert (await watched.done(seq)).outcome in ("succeeded", "canceled")
+
+
+async def test_a_stop_between_receipt_and_first_step_is_answered(child: Child) -> None:
+    """The loop is blocked, a signal waits already: it is handled right after the receipt of the second task."""
+    watched = await child("async", slots=2).ready()
+    blocker = watched.hand("async.blocks", 0.3)
+    await until(lambda: watched.process.sample().noted == blocker)
+
+    watched.process.soft_stop(blocker, StopReason.CANCEL)
+    victim = watched.hand("async.sleeps", 60)
+    watched.process.soft_stop(victim, StopReason.CANCEL)
+
+    assert (await watched.done(victim)).outcome == "canceled"
 
 
 async def test_a_handler_can_clean_up(child: Child) -> None:

@@ -220,6 +220,17 @@ async def test_a_dead_guard_is_replaced_and_knows_all(victim: Victim) -> None:
     await victim.until("Z")
 
 
+async def test_a_new_guard_keeps_the_old_deadline(guard: GuardClient, victim: Victim) -> None:
+    await guard.add(victim.pid)
+    guard.deadline(boot_ns() + 700 * MS)
+    pid = guard.pid
+    assert pid
+
+    os.kill(pid, signal.SIGKILL)
+
+    await victim.until("T")
+
+
 async def test_a_guard_that_died_while_it_paused_is_made_good(guard: GuardClient, victim: Victim) -> None:
     """The new one finds the lease confirmed, and the group still stopped."""
     await guard.add(victim.pid)
