@@ -1,14 +1,9 @@
 """What `up` prints once it is ready: where it is and the first thing to try."""
 
 from taskgate.settings import Settings
+from taskgate.up.address import web_host
 
-_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _EXAMPLE = """{"type": "demo.echo", "payload": {"message": "hello"}}"""
-
-
-def web_host(host: str) -> str:
-    """A host to connect to, where `host` is one to listen on."""
-    return _WILDCARDS.get(host, host)
 
 
 def banner(settings: Settings, port: int) -> str:

@@ -2,11 +2,8 @@
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
-import socket
-import stat
 import sys
 import tempfile
 import time
@@ -19,10 +16,11 @@ from taskgate.contract import logs
 from taskgate.embedded import Embedded, EmbeddedError
 from taskgate.settings import Settings
 from taskgate.up import reload as reloading
-from taskgate.up.banner import banner, web_host
+from taskgate.up import terminal
+from taskgate.up.address import AddressError, check_free, readiness, web_host
+from taskgate.up.banner import banner
 from taskgate.up.environment import environment, without_settings
 from taskgate.up.guarded import Guarded
-from taskgate.up.readiness import readiness
 from taskgate.up.service import Service
 
 _NOT_READY_NOTICE_S = 10.0
@@ -42,7 +40,7 @@ def run(settings: Settings, *, reload: bool = False) -> int:
     logs.configure(settings.log_format, settings.log_level)
     try:
         return asyncio.run(Up(settings, reload=reload).run())
-    except (UpError, EmbeddedError) as error:
+    except (UpError, AddressError, EmbeddedError) as error:
         print(f"taskgate up: {error}", file=sys.stderr)
         return 1
 
@@ -70,7 +68,7 @@ class Up:
         """Serve until a signal.
 
         Raises:
-            UpError, EmbeddedError: it cannot start; what had been started is stopped.
+            UpError, AddressError, EmbeddedError: it cannot start; what had been started is stopped.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN or number is not signal.SIGHUP:  # nohup
@@ -107,7 +105,7 @@ class Up:
     async def _serve(self) -> None:
         if self._valkey:
             self._valkey.open()
-        _check_port(self._settings)
+        check_free(self._settings.host, self._settings.port)
         self._guard.start()
         await (self._serve_and_renew() if self._reload else self._serve_as_it_is())
 
@@ -123,7 +121,7 @@ class Up:
         async with reloading.watching(self._settings.handlers) as changes:
             await self._bring_up()
             if not self._worker.started:
-                _say("taskgate up: no workers yet; they start as soon as the file above is mended")
+                terminal.say("taskgate up: no workers yet; they start as soon as the file above is mended")
             announcing = asyncio.create_task(self._announce())
             try:
                 await self._renew_workers(changes)
@@ -166,11 +164,13 @@ class Up:
             self._learn_port()
             status, body = await readiness(web_host(self._settings.host), self._port) if self._port else (0, b"")
             if status == 200:
-                _say(banner(self._settings, self._port))
+                terminal.say(banner(self._settings, self._port))
                 return
             if not noticed and time.monotonic() - started > _NOT_READY_NOTICE_S:
                 noticed = True
-                _say(f"taskgate up: not ready yet: {body.decode(errors='replace') or 'the gateway does not answer'}")
+                terminal.say(
+                    f"taskgate up: not ready yet: {body.decode(errors='replace') or 'the gateway does not answer'}"
+                )
             await asyncio.sleep(_POLL_S)
 
     def _learn_port(self) -> None:
@@ -183,9 +183,9 @@ class Up:
         while True:
             names = ", ".join(str(path) for path in (await changes.get())[:3])
             if not await self._loads():
-                _say(f"taskgate up: {names} changed, but does not load (above): the workers stay as they are")
+                terminal.say(f"taskgate up: {names} changed, but does not load (above): the workers stay as they are")
                 continue
-            _say(f"taskgate up: {names} changed: starting the workers anew")
+            terminal.say(f"taskgate up: {names} changed: starting the workers anew")
             if self._worker.started:
                 await self._worker.renew(grace_s=self._services_grace_s)
             else:
@@ -195,9 +195,9 @@ class Up:
         self._signals += 1
         self._asked.set()
         if number is signal.SIGHUP:
-            _leave_terminal()
+            terminal.leave()
         if self._signals == 1:
-            _say(f"taskgate up: stopping (at most {self._settings.grace_s:g} s); once more to hurry")
+            terminal.say(f"taskgate up: stopping (at most {self._settings.grace_s:g} s); once more to hurry")
         else:
             self._hurried.set()
 
@@ -227,37 +227,3 @@ class Up:
             for service in (self._gateway, self._worker):
                 service.stop()
             await asyncio.sleep(_POLL_S)
-
-
-def _check_port(settings: Settings) -> None:
-    """Said here in one line, rather than by a gateway that is started again and again."""
-    try:
-        family, *_, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise UpError(
-            f"cannot listen on {settings.host} port {settings.port} ({error.strerror}): "
-            "stop what uses it, or choose another with TASKGATE_PORT (0 picks a free one)"
-        ) from None
-
-
-def _leave_terminal() -> None:
-    """It has hung up: every further write to it would fail."""
-    for descriptor in (0, 1, 2):
-        if stat.S_ISCHR(os.fstat(descriptor).st_mode):  # isatty denies it by now
-            _silence(descriptor)
-
-
-def _silence(descriptor: int) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, descriptor)
-    os.close(null)
-
-
-def _say(text: str) -> None:
-    try:
-        print(text, flush=True)
-    except OSError:  # nobody reads it any more
-        _silence(1)

@@ -1,0 +1,48 @@
+"""The gateway's address: whether it is free, where to connect, whether who answers there is ready."""
+
+import asyncio
+import contextlib
+import socket
+
+_TIMEOUT_S = 2.0
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class AddressError(Exception):
+    """One line that says why it cannot be listened on, and what to do."""
+
+
+def web_host(host: str) -> str:
+    """A host to connect to, where `host` is one to listen on."""
+    return _WILDCARDS.get(host, host)
+
+
+def check_free(host: str, port: int) -> None:
+    """Ask here, once, rather than let a gateway find out again and again.
+
+    Raises:
+        AddressError: nobody can listen there.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise AddressError(
+            f"cannot listen on {host} port {port} ({error.strerror}): "
+            "stop what uses it, or choose another with TASKGATE_PORT (0 picks a free one)"
+        ) from None
+
+
+async def readiness(host: str, port: int) -> tuple[int, bytes]:
+    """Status code and body of `/readyz`, 0 when nobody answers. A small request: `up` needs no HTTP client for more."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            with contextlib.closing(writer):
+                writer.write(f"GET /readyz HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode())
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        return int(head.split(None, 2)[1]), body
+    except (OSError, TimeoutError, ValueError, IndexError):
+        return 0, b""
