@@ -28,6 +28,8 @@ from workers.wire import Checkpoint, Done, Emitted, HandlerInfo, Message, Ready,
 
 log = structlog.get_logger()
 
+NEIGHBOUR_LIMIT = 3
+"""So often an async task is handed back uncounted because its child died of another one."""
 ELSEWHERE_MS = 1000
 """A task whose schema another supervisor serves is put back that long."""
 
@@ -241,7 +243,7 @@ class Runner:
             self.ends.forget(holding)
         elif holding.stop is StopReason.DRAIN:
             self.ends.hand_back(holding, reason="drain")
-        elif not guilty:
+        elif not guilty and holding.task.neighbours < NEIGHBOUR_LIMIT:
             self.ends.hand_back(holding, reason="neighbour")
         else:
             kind, message = _cause(holding, how, oom=oom)

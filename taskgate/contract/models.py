@@ -77,6 +77,8 @@ class Claimed(msgspec.Struct, frozen=True):
     payload: bytes
     checkpoint: bytes
     """JSON the handler wrote in an earlier attempt; empty if none."""
+    neighbours: int = 0
+    """How often it was handed back because its child died of another task."""
 
     @property
     def id(self) -> str:

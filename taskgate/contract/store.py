@@ -168,8 +168,9 @@ class Store:
                 spec=_spec(spec),
                 payload=payload,
                 checkpoint=checkpoint,
+                neighbours=neighbours,
             )
-            for _, epoch, attempt, created, spec, payload, checkpoint in reply[2]
+            for _, epoch, attempt, created, spec, payload, checkpoint, neighbours in reply[2]
         ]
 
     async def finish(self, partition: int, worker_id: str, items: Sequence[Finish]) -> list[str]:

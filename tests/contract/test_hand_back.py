@@ -160,3 +160,13 @@ async def test_a_delay_does_not_outlast_the_start_deadline(
     clock.advance(1000 + min(left_ms, 0))
     await store.promote(0)
     assert (await read(store, task.id)).status is status
+
+
+async def test_being_a_dead_ones_neighbour_is_counted_and_told_at_the_next_claim(store: Store, w1: Hand) -> None:
+    await submit(store)
+    for expected in range(3):
+        task = await w1.claim_one()
+        assert (task.neighbours, task.attempt) == (expected, 1)
+        await w1.hand_back(task, reason="neighbour")
+    await w1.hand_back(await w1.claim_one(), reason="drain")
+    assert (await w1.claim_one()).neighbours == 3

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Take tasks for a supervisor's free slots: queued -> running; queued -> expired past the deadline.
--- Replies {"no_worker"} or {"ok", now, {id, epoch, attempt, created, spec, payload, checkpoint}...}.
+-- Replies {"no_worker"} or {"ok", now, {id, epoch, attempt, created, spec, payload, checkpoint, neighbours}...}.
 -- Never repeated: a lost reply shows as `unknown` in the beats that follow.
 local worker = ARGV[2] -- string
 local lease_ms = tonumber(ARGV[3]) -- int    life of the liveness key
@@ -17,12 +17,12 @@ end
 local EXPIRED_A_CALL = 128 -- the rest is for the next call: no script may run long
 local free = { sync = free_sync, async = free_async }
 local taken, bytes_taken, expired = {}, 0, 0
-local held_key = prefix .. "held:" .. worker
+local held = {}
 
 local function start(id)
     local key = prefix .. "task:" .. id
     local f = redis.call("HMGET", key, "status", "version", "attempt", "epoch", "place", "bytes", "created", "deadline",
-        "spec", "payload", "checkpoint", "met")
+        "spec", "payload", "checkpoint", "met", "neighbours")
     local attempt, epoch, version, deadline = tonumber(f[3]), tonumber(f[4]) + 1, tonumber(f[2]) + 1, tonumber(f[8])
     tally_waiting(f[5], tonumber(f[6]), -1)
     if deadline then
@@ -40,26 +40,45 @@ local function start(id)
     redis.call("HSET", key, "status", "running", "version", version, "attempt", attempt, "epoch", epoch,
         "worker", worker, "started", now, "lease", lease_ms, "health", "")
     redis.call("SET", key .. ":alive", 1, "PX", lease_ms)
-    redis.call("SADD", held_key, id)
+    held[#held + 1] = id
     tally_running(f[5], 1)
     tell_status(id, version, "running", attempt, ',"worker":"' .. worker .. '"')
     bytes_taken = bytes_taken + #f[10]
-    taken[#taken + 1] = { id, epoch, attempt, tonumber(f[7]), f[9], f[10], f[11] or "" }
+    taken[#taken + 1] = { id, epoch, attempt, tonumber(f[7]), f[9], f[10], f[11] or "",
+        tonumber(f[13]) or 0 }
     return true
 end
 
+-- The lane's tenant of the lowest virtual time has its turn until the time of the next one.
+local function begin_turn(lane)
+    local order = redis.call("ZRANGE", lane.key, 0, 1, "WITHSCORES")
+    lane.tenant, lane.tenant_time, lane.until_time = order[1], tonumber(order[2]), tonumber(order[4]) or math.huge
+    lane.empty = not lane.tenant
+    lane.place = lane.tenant and lane.queue .. ":" .. lane.type .. ":" .. lane.tenant
+end
+
+local function end_turn(lane)
+    if lane.tenant then
+        redis.call("ZADD", lane.key, lane.tenant_time, lane.tenant)
+        leave_if_empty(lane.place)
+        lane.tenant = nil
+    end
+end
+
 -- Take the next task of a lane: tenant of the lowest virtual time, lowest score within it.
-local function take(queue, lane)
-    local tenant = redis.call("ZRANGE", lane.key, 0, 0)[1]
-    local place = queue .. ":" .. lane.type .. ":" .. tenant
-    local id = redis.call("ZPOPMIN", prefix .. "ready:" .. place)[1]
-    if start(id) then
+local function take(lane)
+    if not lane.tenant then
+        begin_turn(lane)
+    end
+    local id = lane.tenant and redis.call("ZPOPMIN", prefix .. "ready:" .. lane.place)[1]
+    if id and start(id) then
         free[lane.kind] = free[lane.kind] - 1
         lane.time = lane.time + 1
-        redis.call("ZINCRBY", lane.key, 1, tenant)
+        lane.tenant_time = lane.tenant_time + 1
     end
-    leave_if_empty(place)
-    lane.empty = redis.call("EXISTS", lane.key) == 0
+    if not id or lane.tenant_time >= lane.until_time then
+        end_turn(lane)
+    end
 end
 
 -- The lane of the lowest virtual time that has tasks and free slots.
@@ -99,6 +118,7 @@ local function claim_from(queue, kinds)
                 kind = kinds[order[i]],
                 before = tonumber(order[i + 1]),
                 time = tonumber(order[i + 1]),
+                queue = queue,
                 key = prefix .. "lane:" .. queue .. ":" .. order[i],
             }
         end
@@ -107,11 +127,12 @@ local function claim_from(queue, kinds)
     local before = #taken
     local lane = next_lane(lanes)
     while lane and bytes_taken < max_bytes and expired < EXPIRED_A_CALL do
-        take(queue, lane)
+        take(lane)
         lane = next_lane(lanes)
     end
     for _, each in ipairs(lanes) do
-        if not each.empty then
+        end_turn(each)
+        if redis.call("EXISTS", each.key) == 1 then
             if each.time ~= each.before then
                 redis.call("ZADD", lanes_key, each.time, each.type)
             end
@@ -134,6 +155,9 @@ for _, entry in ipairs(served) do
 end
 for _, queue in ipairs(queues) do
     claim_from(queue, kinds[queue])
+end
+if #held > 0 then
+    redis.call("SADD", prefix .. "held:" .. worker, unpack(held))
 end
 settle()
 return { "ok", now, taken }

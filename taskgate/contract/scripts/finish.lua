@@ -18,6 +18,8 @@ local function status_after(outcome, task, max_attempts, delay_ms)
     return "failed"
 end
 
+local released = {}
+
 local function finish(item)
     local id, epoch, outcome, result, error, delay_ms, progress, effort, max_attempts, retention_ms, dead_retention_ms =
         unpack(item, 1, 11)
@@ -27,8 +29,10 @@ local function finish(item)
         return { refused }
     end
     local key = prefix .. "task:" .. id
-    local fields = { "done", worker .. ":" .. epoch }
-    local more = ""
+    local fields, more = { "done", worker .. ":" .. epoch }, ""
+    if task.reported then
+        fields[#fields + 1], fields[#fields + 2] = "health", ""
+    end
     if error ~= "" then
         more = ',"error":' .. error
         fields[#fields + 1], fields[#fields + 2] = "error", error
@@ -42,17 +46,18 @@ local function finish(item)
     local status = status_after(outcome, task, max_attempts, delay_ms)
     if status == "succeeded" then
         fields[#fields + 1], fields[#fields + 2] = "result", result
-        redis.call("HDEL", key, "error", "checkpoint")
+        if epoch > 1 or task.reported then -- else there is none
+            redis.call("HDEL", key, "error", "checkpoint")
+        end
     end
-    redis.call("HSET", key, unpack(fields))
-    release(id, worker)
+    released[#released + 1] = id
     tally_running(task.place, -1)
     if WAITING[status] then
+        redis.call("HSET", key, unpack(fields))
         requeue(id, task, task.attempt, delay_ms, true, more)
     else
-        redis.call("HSET", key, "health", "")
         local kept = status == "failed" and dead_retention_ms or retention_ms
-        finish_record(id, task.place, status, kept, task.version, task.attempt, more)
+        finish_record(id, task.place, status, kept, task.version, task.attempt, more, fields)
     end
     if status == "succeeded" then
         for _, each in ipairs(submitted) do
@@ -66,5 +71,6 @@ local replies = {}
 for i, item in ipairs(items) do
     replies[i] = finish(item)
 end
+release(worker, released)
 settle()
 return replies

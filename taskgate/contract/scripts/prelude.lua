@@ -32,8 +32,16 @@ local function settle()
     end
 end
 
+local places = {}
+
+-- Queue, type and tenant.
 local function place_parts(place)
-    return string.match(place, "^([^:]+):([^:]+):([^:]+)$")
+    local parts = places[place]
+    if not parts then
+        parts = { string.match(place, "^([^:]+):([^:]+):([^:]+)$") }
+        places[place] = parts
+    end
+    return parts[1], parts[2], parts[3]
 end
 
 -- Count a task in (by = 1) or out (by = -1) of what waits.
@@ -46,7 +54,7 @@ local function tally_waiting(place, bytes, by)
 end
 
 local function tally_running(place, by)
-    tally("running:queue:" .. place_parts(place), by)
+    tally("running:queue:" .. (place_parts(place)), by)
 end
 
 local woken = {}
@@ -130,17 +138,26 @@ local function tell_status(id, version, status, attempt, more)
     tell(id, "status", version, string.format('{"status":"%s","attempt":%d%s}', status, attempt, more))
 end
 
-local function release(id, worker)
-    redis.call("SREM", prefix .. "held:" .. worker, id)
-    redis.call("DEL", prefix .. "task:" .. id .. ":alive")
+-- These tasks are no longer held, whatever has become of them.
+local function release(worker, ids)
+    if #ids == 0 then
+        return
+    end
+    redis.call("SREM", prefix .. "held:" .. worker, unpack(ids))
+    local alive = {}
+    for i, id in ipairs(ids) do
+        alive[i] = prefix .. "task:" .. id .. ":alive"
+    end
+    redis.call("DEL", unpack(alive))
 end
 
--- any -> final. The caller has taken the task out of where it was and adds its own fields.
-local function finish_record(id, place, status, retention_ms, version, attempt, more)
+-- any -> final. The caller has taken the task out of where it was. `more`: as in tell_status; `fields`: names and
+-- values to write with it, nil for none.
+local function finish_record(id, place, status, retention_ms, version, attempt, more, fields)
     local key = prefix .. "task:" .. id
     local queue, _, tenant = place_parts(place)
     local purge = now + retention_ms
-    redis.call("HSET", key, "status", status, "version", version, "finished", now, "purge", purge)
+    redis.call("HSET", key, "status", status, "version", version, "finished", now, "purge", purge, unpack(fields or {}))
     redis.call("ZADD", prefix .. "final", purge, queue .. ":" .. tenant .. ":" .. id)
     if status == "failed" then
         redis.call("ZADD", prefix .. "dead:" .. queue, now, id)
@@ -181,7 +198,7 @@ end
 -- "done": this very token ended its attempt already (a repeat after a lost reply).
 local function held_by(id, worker, epoch)
     local f = redis.call("HMGET", prefix .. "task:" .. id, "status", "worker", "epoch", "done", "version", "attempt",
-        "place", "score", "bytes")
+        "place", "score", "bytes", "reported")
     if not f[1] then
         return "not_found"
     end
@@ -198,6 +215,7 @@ local function held_by(id, worker, epoch)
         place = f[7],
         score = f[8],
         bytes = tonumber(f[9]),
+        reported = f[10],
     }
 end
 
@@ -245,9 +263,12 @@ end
 local function retry_in_ms(queue)
     local f = redis.call("HMGET", usage_key, "drain_at:" .. queue, "drain_n:" .. queue, "drain_rate:" .. queue,
         "room_at:" .. queue)
-    local span = math.max(1000, now - (tonumber(f[1]) or now))
+    local rate, span = tonumber(f[3]), now - (tonumber(f[1]) or now)
+    if not rate and span < 1000 then
+        return 1000 - span -- nothing was measured yet: when the first window closes, something is
+    end
+    span = math.max(1000, span)
     local seen = ((tonumber(f[2]) or 0) + 1) * 1000 / span
-    local rate = tonumber(f[3])
     if not rate or span > 2000 then
         rate = math.min(rate or seen, seen)
     end

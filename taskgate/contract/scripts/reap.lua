@@ -48,7 +48,7 @@ for _, id in ipairs(redis.call("SRANDMEMBER", held_key, limit)) do
     local refused, task = held_by(id, worker, epoch)
     redis.call("SREM", held_key, id)
     if not refused then
-        release(id, worker)
+        release(worker, { id })
         tally_running(task.place, -1)
         lost(id, task)
         reaped = reaped + 1
