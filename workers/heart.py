@@ -19,6 +19,9 @@ log = structlog.get_logger()
 
 TRIM_EVERY_S = 30.0
 LEAST_PAUSE_S = 0.01
+LEAST_RETRY_S = 0.05
+SAY_EVERY_S = 5.0
+"""How often an outage is logged while it lasts."""
 
 
 class Speaker(Protocol):
@@ -45,11 +48,13 @@ class Heart:
         self._lease = lease
         self._speaker = speaker
         self._every_s = lease_s / 3
-        self._retry_s = lease_s / 30
+        self._retry_s = max(LEAST_RETRY_S, lease_s / 30)
         self._watches = [Watch(worker_id) for _ in store.partitions]
         self._wake = asyncio.Event()
         self._background = Background()
         self._trimmed_s = time.monotonic()
+        self._silent_since_s: float | None = None
+        self._said_s = 0.0
         self.late_ms = 0.0
         """How late the last beat was sent."""
 
@@ -84,13 +89,25 @@ class Heart:
                 self._speaker.heard(partition, answer)
                 await self._reap(partition, answer)
         except (StoreUnavailable, OutcomeUnknown) as error:
-            log.warning("beat was not answered", error=str(error))
+            self._say_silent(error)
             self._lease.contact.clear()
             for watch in self._watches:
                 watch.contact_lost()
             return False
+        if self._silent_since_s is not None:
+            log.info("beats are answered again", silent_s=round(time.monotonic() - self._silent_since_s, 1))
+            self._silent_since_s = None
         self._lease.answered(sent_ns)
         return True
+
+    def _say_silent(self, error: Exception) -> None:
+        now = time.monotonic()
+        if self._silent_since_s is None:
+            self._silent_since_s = self._said_s = now
+        elif now - self._said_s < SAY_EVERY_S:
+            return
+        self._said_s = now
+        log.warning("beats are not answered", error=str(error), silent_s=round(now - self._silent_since_s, 1))
 
     def _next_turn(self) -> float:
         now = time.monotonic()
