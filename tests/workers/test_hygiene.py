@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.conftest import Watched, reported
+from tests.workers.conftest import Watched, reported, until
 from workers import wire
 from workers.slot import StopReason
 
@@ -95,7 +95,8 @@ async def test_two_hundred_tasks_that_leave_everything_change_nothing(child: Chi
     await rest(watched)
 
     assert json.loads((await watched.run("sees")).result) == fresh
-    assert _descriptors(watched.process.pid) == before
+    # At most: the child may be tidying up at the moment of either count, and reads a folder for that.
+    await until(lambda: _descriptors(watched.process.pid) <= before)
 
 
 async def test_an_async_child_tidies_when_nobody_runs(child: Child) -> None:
