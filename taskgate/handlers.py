@@ -8,20 +8,35 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from taskgate.attempt import Attempt
 from taskgate.contract.ids import is_name
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+    from pydantic_core import ValidationError
 
     from taskgate.contract.models import TypeInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ANY_JSON = object()
+
+
+class _Json(NamedTuple):
+    read: Callable[..., Any]
+    write: Callable[..., bytes]
+    unfit: "type[ValidationError]"
+
+
+@cache
+def _json() -> _Json:
+    """Pydantic's, imported when the first handler runs; an import statement in each call costs it microseconds."""
+    from pydantic_core import ValidationError, from_json, to_json
+
+    return _Json(from_json, to_json, ValidationError)
 
 
 class HandlerError(Exception):
@@ -68,14 +83,10 @@ class Handler:
             pydantic.ValidationError, ValueError: it does not fit.
         """
         if self._payload_adapter is None:
-            from pydantic_core import from_json
-
-            return from_json(payload, allow_inf_nan=False)
-        from pydantic import ValidationError
-
+            return _json().read(payload, allow_inf_nan=False)
         try:
             return self._payload_adapter.validate_json(payload, strict=True)
-        except ValidationError as error:
+        except _json().unfit as error:
             if not all(_is_whole_float(one) for one in error.errors(include_url=False, include_context=False)):
                 raise
             return self._payload_adapter.validate_json(payload)
@@ -88,18 +99,17 @@ class Handler:
         """
         if result is None and self._result_adapter is None:
             return b"null"
-        from pydantic_core import from_json, to_json
-
+        core = _json()
         if self._result_adapter is None:
-            raw = to_json(result, inf_nan_mode="constants")
+            raw = core.write(result, inf_nan_mode="constants")
         else:
             value = self._result_adapter.validate_python(result)
             raw = self._result_adapter.dump_json(value)
             if b"null" in raw:
                 # pydantic writes NaN as null wherever a model says nothing else: that would be a silent loss.
                 plain = self._result_adapter.dump_python(value)
-                from_json(to_json(plain, inf_nan_mode="constants", fallback=lambda _: None), allow_inf_nan=False)
-        from_json(raw, allow_inf_nan=False)
+                core.read(core.write(plain, inf_nan_mode="constants", fallback=lambda _: None), allow_inf_nan=False)
+        core.read(raw, allow_inf_nan=False)
         return raw
 
     @cached_property

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,8 @@ class ChildProcess:
         self._loop = asyncio.get_running_loop()
         self._last_seq = 0
         self._records: dict[int, int] = {}
-        self._free = list(range(spec.slots))[::-1]
+        # The one free for longest is next: a thread that a task left behind may still be writing into the last one.
+        self._free = deque(range(spec.slots))
         self._open = True
         self._stack_lock = asyncio.Lock()
         self._socket, self._childs_socket = wire.pair()
@@ -119,7 +121,7 @@ class ChildProcess:
         """
         if not self._free or not self.ready or self.exit is not None or not self._open:
             return None
-        seq, record = self._last_seq + 1, self._free[-1]
+        seq, record = self._last_seq + 1, self._free[0]
         spec = claimed.spec
         task = wire.Task(
             seq=seq,
@@ -137,7 +139,7 @@ class ChildProcess:
         if not self._send(task):
             return None
         self._last_seq = seq
-        self._records[seq] = self._free.pop()
+        self._records[seq] = self._free.popleft()
         return seq
 
     def take_back(self) -> list[int]:

@@ -160,6 +160,10 @@ class Record:
             return None
         return StopReason(self._words[self._word + _STOP_REASON])
 
+    def has_progress(self) -> bool:
+        """Child: whether anything was reported since `begin`."""
+        return self._words[self._word + _PROGRESS_AT // 8] != 0
+
     def writer(self, seq: int) -> "Writer":
         return Writer(self._memory, self._offset, seq)
 

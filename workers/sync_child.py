@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import select
 import signal
 import socket
 import time
@@ -18,6 +19,8 @@ from workers.ready import message as ready
 from workers.slot import GC_NS, RECEIVED, RUNNING, STARTED_NS, Record, Slot, boot_ns
 
 _NOTHING = object()
+IDLE_MS = 5
+"""Nothing to do for so long is idling; a pause between two packets is not."""
 
 
 class SyncChild:
@@ -39,6 +42,8 @@ class SyncChild:
         self._result_max_bytes = spec.result_max_bytes
         self._arm_signals = arm
         self._pid = os.getpid()
+        self._arriving = select.poll()
+        self._arriving.register(channel, select.POLLIN)
         self._armed: tuple[int, Record] | None = None
         """Sequence and record of the task whose handler runs now."""
 
@@ -62,7 +67,8 @@ class SyncChild:
         try:
             return wire.receive_order(self._channel, wait=False)
         except BlockingIOError:
-            self._tell(self._hygiene.before_idling())
+            if not self._arriving.poll(IDLE_MS):
+                self._tell(self._hygiene.before_idling())
             return wire.receive_order(self._channel, wait=True)
 
     def _work(self, task: wire.Task) -> None:
@@ -79,7 +85,7 @@ class SyncChild:
         outcome = self._outcome(task, record, attempt)
         attempt.close()
         run_ns = boot_ns() - started_ns
-        shown = record.sample()
+        shown = record.sample() if record.has_progress() else None
         self._words[RUNNING] = 0
         record.end()
         self._send(

@@ -96,7 +96,7 @@ async def test_the_progress_of_one_task_is_not_that_of_the_next(child: Child) ->
 
 
 async def test_a_thread_left_behind_cannot_report_for_the_next_task(child: Child) -> None:
-    watched = await child().ready()
+    watched = await child(slots=2).ready()
     await watched.run("late_reporter")
     seq = watched.hand("shows", 0.3)
     seen = set()
