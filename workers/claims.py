@@ -44,7 +44,7 @@ class Claims:
         worker_id: str,
         lease_ms: int,
         room: Callable[[], Room],
-        take: Callable[[Claimed], None],
+        take: Callable[[Sequence[Claimed]], None],
     ) -> None:
         self._store = store
         self._blocking = blocking
@@ -132,8 +132,7 @@ class Claims:
             lease_ms=self._lease_ms,
         )
         got = Counter(FRESH if FRESH in room else self._kinds.get(task.spec.type, SYNC) for task in claimed)
-        for task in claimed:
-            self._take(task)
+        self._take(claimed)
         sated = {kind for kind, free in asked.items() if got[kind] >= free}
         self._hungry = (self._hungry | asked.keys()) - sated
         return bool(sated)

@@ -1,7 +1,8 @@
 """Handing claimed tasks to children, and taking back what no child has received."""
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from taskgate.contract.models import Claimed, TypeInfo
 from workers.children import ChildProcess
@@ -47,12 +48,16 @@ class HandOver:
         """Children in whose socket something may lie unread."""
         self._loop = asyncio.get_running_loop()
 
-    def take(self, task: Claimed) -> None:
-        """Hand a claimed task to a child; what no child can take now goes back."""
-        holding = Holding(task)
-        self._holdings.add(holding)
-        if not self._handed_over(holding):
-            self._ends.hand_back(holding, reason="taken_back", ran=False)
+    def take(self, tasks: Sequence[Claimed]) -> None:
+        """Hand claimed tasks to children; what no child can take now goes back."""
+        wanted = Counter(self._kind(task) for task in tasks)
+        places = {kind: self._places(kind, count) for kind, count in wanted.items()}
+        for task in tasks:
+            holding = Holding(task)
+            self._holdings.add(holding)
+            child = next(places[self._kind(task)], None)
+            if child is None or not self._hand_over(holding, child):
+                self._ends.hand_back(holding, reason="taken_back", ran=False)
 
     def take_back(self, child: ChildProcess) -> None:
         """What it has not received it will never see."""
@@ -60,17 +65,23 @@ class HandOver:
             if (holding := self._holdings.of(child, seq)) is not None:
                 self._ends.hand_back(holding, reason="taken_back", ran=False)
 
-    def _handed_over(self, holding: Holding) -> bool:
-        spec = holding.task.spec
-        info, handler = self._types.get(spec.type), self._handlers.get(spec.type)
+    def _kind(self, task: Claimed) -> str | None:
+        """`sync`, `async` or `fresh`; None for a type that no child has told of."""
+        info, handler = self._types.get(task.spec.type), self._handlers.get(task.spec.type)
         if info is None or handler is None:
-            return False
-        pool = self._pools[info.kind]
-        child = pool.choose(virgin=handler.fresh_process)
-        if child is None:
-            return False
+            return None
+        return "fresh" if handler.fresh_process else info.kind
+
+    def _places(self, kind: str | None, count: int) -> Iterator[ChildProcess]:
+        if kind is None:
+            return iter(())
+        return self._pools["sync" if kind == "fresh" else kind].places(count, virgin=kind == "fresh")
+
+    def _hand_over(self, holding: Holding, child: ChildProcess) -> bool:
+        pool = self._pools[child.spec.kind]
         self._telemetry.starts(child, alone=pool.depth == 1)
-        seq = child.hand_over(holding.task, deadline_ns=self._lease.deadline_ns, last=handler.fresh_process)
+        last = self._handlers[holding.task.spec.type].fresh_process
+        seq = child.hand_over(holding.task, deadline_ns=self._lease.deadline_ns, last=last)
         if seq is None:
             return False
         pool.used(child)

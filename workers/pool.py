@@ -1,7 +1,8 @@
 """The pool: a fixed number of children of each kind, one spare, every death replaced."""
 
 import asyncio
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Iterator
 
 import structlog
 
@@ -76,7 +77,7 @@ class Pool:
     def free(self) -> int:
         """How many tasks can be handed over now; pipelines are filled again when half of them is empty."""
         depth, offered = self.depth, self._offered()
-        room = sum(self._room(child, depth) for child in offered)
+        room = sum(max(0, self._depth(child, depth) - child.load) for child in offered)
         if self.spec.kind == "sync" and depth > 1 and 2 * room < depth * len(offered):
             return 0
         return room
@@ -85,13 +86,20 @@ class Pool:
         """How many of the free ones can go to a child that has run nothing."""
         return sum(child not in self._used and not child.load for child in self._offered())
 
-    def choose(self, *, virgin: bool = False) -> ChildProcess | None:
-        """The child for the next task: an idle one that has worked before, else an idle one, else the least loaded."""
-        depth = self.depth
-        offered = [child for child in self._offered() if self._room(child, depth)]
+    def places(self, count: int, *, virgin: bool = False) -> Iterator[ChildProcess]:
+        """Children for up to `count` tasks, the least loaded first; of idle ones, those that have worked before."""
+        depth, offered = self.depth, self._offered()
         if virgin:
-            offered = [child for child in offered if child not in self._used and not child.load]
-        return min(offered, key=lambda child: child.load, default=None)
+            free = [(0, i, 1, child) for i, child in enumerate(offered) if child not in self._used and not child.load]
+        else:
+            free = [(child.load, i, self._depth(child, depth), child) for i, child in enumerate(offered)]
+        heapq.heapify(free)
+        while free and count:
+            load, i, most, child = heapq.heappop(free)
+            if load < most:
+                count -= 1
+                yield child
+                heapq.heappush(free, (load + 1, i, most, child))
 
     def _offered(self) -> list[ChildProcess]:
         """The children that count towards `size`: busy ones, then idle ones that have worked before, then the rest."""
@@ -106,8 +114,8 @@ class Pool:
                 (busy if child.load else idle if child in self._used else unused).append(child)
         return (busy + idle + unused)[: max(0, self.size - retiring)]
 
-    def _room(self, child: ChildProcess, depth: int) -> int:
-        return max(0, (1 if child in self._slow else depth) - child.load)
+    def _depth(self, child: ChildProcess, depth: int) -> int:
+        return 1 if child in self._slow else depth
 
     def used(self, child: ChildProcess) -> None:
         self._used.add(child)
