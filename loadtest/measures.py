@@ -27,7 +27,7 @@ class Sizes:
 
 
 FULL = Sizes(
-    load_s=5, drain_s=20, fill=20_000, drips=300, progress_calls=300_000, store_tasks=20_000, idle_s=10, quiet_s=20
+    load_s=5, drain_s=20, fill=20_000, drips=300, progress_calls=300_000, store_tasks=20_000, idle_s=10, quiet_s=10
 )
 SHORT = Sizes(load_s=0.5, drain_s=15, fill=300, drips=20, progress_calls=10_000, store_tasks=512, idle_s=1, quiet_s=0)
 

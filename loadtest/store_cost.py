@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 from redis.asyncio import Redis
 
+from loadtest import machine
 from loadtest.measures import Run, Sizes
 from loadtest.services import TEXT
 from loadtest.valkey import Durability, Valkey, serving
@@ -26,17 +27,21 @@ T = TypeVar("T")
 def submissions(durability: Durability, sizes: Sizes) -> Iterator[Run]:
     """`store`: microseconds of server CPU per submission in full groups, without and with an idempotency key."""
     for group in GROUPS:
-        figures = {}
+        figures, foreign = {}, 0.0
         for name, with_key in (("plain", False), ("keyed", True)):
             with serving(durability) as valkey:
+                watch = machine.Foreign([valkey.group])
                 figures[f"{name}_us"] = asyncio.run(_submission_cost(valkey, group, sizes.store_tasks, with_key))
-        yield _run(f"store-{group}", durability, figures)
+                foreign = max(foreign, watch.cores())
+        yield _run(f"store-{group}", durability, figures, foreign)
 
 
 def finished_memory(durability: Durability, sizes: Sizes) -> Iterator[Run]:
     """`store-memory`: bytes per finished task; and the server's CPU for a claim and a finish in full groups."""
     with serving(durability) as valkey:
-        yield _run("store-memory", durability, asyncio.run(_whole_life(valkey, sizes.store_tasks)))
+        watch = machine.Foreign([valkey.group])
+        figures = asyncio.run(_whole_life(valkey, sizes.store_tasks))
+        yield _run("store-memory", durability, figures, watch.cores())
 
 
 async def _submission_cost(valkey: Valkey, group: int, tasks: int, with_key: bool) -> float:
@@ -134,6 +139,6 @@ def _worker_info() -> WorkerInfo:
     )
 
 
-def _run(what: str, durability: Durability, figures: dict[str, float]) -> Run:
+def _run(what: str, durability: Durability, figures: dict[str, float], foreign_cores: float) -> Run:
     rounded = {name: round(figure, 2) for name, figure in figures.items()}
-    return Run(what, "taskgate", str(durability), rounded)
+    return Run(what, "taskgate", str(durability), rounded, round(foreign_cores, 2))
