@@ -9,7 +9,6 @@ from pathlib import Path
 
 import structlog
 import uvicorn
-from starlette.types import Receive, Scope, Send
 from uvicorn.supervisors import Multiprocess
 
 from app.api import build
@@ -35,14 +34,15 @@ def create(settings: Settings) -> Door:
     return Door(gateway, build(gateway))
 
 
-@functools.cache
-def _from_environment() -> Door:
+def __getattr__(name: str) -> Door:
+    """`app`, configured by the environment, made when a server asks for it and not by importing this module.
+
+    Raises:
+        SettingsError: a setting does not fit.
+    """
+    if name != "app":
+        raise AttributeError(name)
     return create(environment.load())
-
-
-async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Configured by the environment when its server starts it."""
-    await _from_environment()(scope, receive, send)
 
 
 def run(settings: Settings, *, port_file: Path | None = None) -> None:
@@ -54,6 +54,7 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Before uvicorn takes the signals, and after: once it has stopped, it raises again what stopped it.
         signal.signal(number, lambda *_: sys.exit(0))
+    connect(settings, "gateway")  # opens nothing: a bad URL is told before anything listens
     with listen(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(

@@ -1,14 +1,18 @@
 """The gateway as processes: start, port, stop, several of them."""
 
 import asyncio
+import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
 
-from tests.api.conftest import Served, Worker, submit
+from tests.api.conftest import ROOT, Served, Worker, submit
 from tests.conftest import eventually
 
 Serve = Callable[..., Awaitable[Served]]
@@ -120,3 +124,41 @@ async def test_an_endless_chunked_body_is_answered_and_cut(serve: Serve) -> None
     assert (await asyncio.wait_for(answer, 5)).startswith(b"HTTP/1.1 413 ")
     assert sent < 20_000_000
     writer.close()
+
+
+def test_settings_that_cannot_work_are_told_in_a_line() -> None:
+    """Before anything listens, whoever starts it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for options, line in (
+            ({}, "TASKGATE_REDIS_URL: needed"),
+            ({"redis_url": "http://secret@x"}, "TASKGATE_REDIS_URL: not a redis://"),
+            ({"redis_url": "unix:///x", "port": port}, f"TASKGATE_HOST, TASKGATE_PORT: 127.0.0.1:{port}: "),
+        ):
+            code = f"from app.main import run; from taskgate.settings import load; run(load({{}}, **{options!r}))"
+            ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+            assert ended.returncode == 1
+            assert line in ended.stderr.splitlines()[-1]
+            assert "secret" not in ended.stderr.splitlines()[-1]
+            assert "gateway listens" not in ended.stderr
+
+
+async def test_any_asgi_server_can_run_it(redis_url: str, worker: Worker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "app.main:app", "--port", str(port), "--log-level", "error"]
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TASKGATE_REDIS_URL": redis_url})
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+
+            async def ready() -> int:
+                try:
+                    return (await http.get("/readyz")).status_code
+                except httpx.TransportError:
+                    return 0
+
+            await eventually(ready, lambda status: status == 200)
+            await submit(http)
+    finally:
+        process.kill()
+        process.wait()
