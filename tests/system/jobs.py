@@ -83,7 +83,7 @@ def hog(payload: dict[str, int], attempt: Attempt) -> int:
     return round(max(later - earlier for earlier, later in itertools.pairwise(steps)) * 1000)
 
 
-@handler("sleeper", max_attempts=3, retry_base_s=0.05)
+@handler("sleeper", max_attempts=30, retry_base_s=0.05)
 def sleeper(payload: dict[str, int], attempt: Attempt) -> int:
     stamp("start", attempt)
     for n in range(payload["ms"] // 10):

@@ -13,6 +13,9 @@ import pytest
 from tests.conftest import eventually
 from tests.system.rig import FINAL, Rig, command_of, descendants, is_dead, overlaps, task_children, until_dead
 
+SUCCEED = {"cpu", "wait", "progress", "sleeper"}
+LONG = (pytest.mark.full, pytest.mark.timeout(400))
+
 
 def boot_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -82,7 +85,7 @@ def hits(rig: Rig, killed: dict[int, int]) -> int:
 def check(records: list[Any], ids: dict[str, str]) -> None:
     ends = Counter((ids[record.id], str(record.status)) for record in records)
     kinds = {name for name, _ in ends}
-    for name in kinds & {"cpu", "wait", "progress"}:
+    for name in kinds & SUCCEED:
         assert ends[name, "succeeded"] == sum(n for (each, _), n in ends.items() if each == name), ends
     for name in kinds & {"raises", "exits"}:
         assert ends[name, "failed"] == sum(n for (each, _), n in ends.items() if each == name), ends
@@ -94,7 +97,7 @@ async def _whole(rig: Rig, supervisor: int) -> bool:
     return len(children) == 4 == len(task_children(supervisor)) and all(c["state"] == "idle" for c in children)
 
 
-@pytest.mark.parametrize("count", [120, pytest.param(1000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [120, pytest.param(1000, marks=LONG)])
 async def test_every_task_ends_once_while_children_are_killed(rig: Rig, count: int) -> None:
     """The pool is 2 sync children and a spare, and one async child."""
     supervisor = await rig.worker()
@@ -102,7 +105,7 @@ async def test_every_task_ends_once_while_children_are_killed(rig: Rig, count: i
     await eventually(lambda: _whole(rig, supervisor.pid), bool, within_s=20)
     killer = Killer(rig, lambda: task_children(supervisor.pid), every_s=1.0 if count == 1000 else 0.5)
     ids = await submit_all(rig, mixture(count))
-    records = await all_ended(rig, ids, within_s=110)
+    records = await all_ended(rig, ids, within_s=250)
     await killer.stop()
 
     check(records, ids)
@@ -111,28 +114,38 @@ async def test_every_task_ends_once_while_children_are_killed(rig: Rig, count: i
     await eventually(lambda: _whole(rig, supervisor.pid), bool, within_s=20)
 
 
-async def test_a_killed_supervisor_takes_its_children_with_it_and_loses_nothing(rig: Rig) -> None:
+@pytest.mark.parametrize(("count", "kills"), [(60, 3), pytest.param(1000, 20, marks=LONG)])
+async def test_a_killed_supervisor_takes_its_children_with_it_and_loses_nothing(
+    rig: Rig, count: int, kills: int
+) -> None:
     """Lease of 1 s, two supervisors, one of them killed and replaced again and again."""
     rig.settings["TASKGATE_LEASE_S"] = "1"
     stays = await rig.worker()
     await rig.gateway()
-    ids = await submit_all(rig, mixture(60))
+    victim = await rig.worker()
+    ids = await submit_all(rig, mixture(count) + [("sleeper", {"ms": 1500})] * 3 * kills)
     killed: dict[int, int] = {}
-    for _ in range(3):
-        victim = await rig.worker()
-        await asyncio.sleep(random.uniform(0.2, 0.8))
-        children = task_children(victim.pid)
+    for _ in range(kills):
+        children = await eventually(lambda pid=victim.pid: _at_work(rig, pid), bool, within_s=30)  # type: ignore[misc]
         victim.kill()
         victim.wait()
         for pid in children:
             await until_dead(pid, within_s=1)
             killed[pid] = boot_ns()
-    records = await all_ended(rig, ids, within_s=60)
+        victim = await rig.worker()
+    records = await all_ended(rig, ids, within_s=250)
 
+    assert hits(rig, killed) >= kills // 2, "the kills struck idle supervisors"
     assert {record.status for record in records} <= {"succeeded", "failed"}
-    assert all(record.status == "succeeded" for record in records if ids[record.id] in ("cpu", "wait", "progress"))
+    assert all(record.status == "succeeded" for record in records if ids[record.id] in SUCCEED)
     assert overlaps(rig.runs(), killed) == []
-    await eventually(rig.store.workers, lambda found: [w.pid for w in found] == [stays.pid])
+    await eventually(rig.store.workers, lambda found: {w.pid for w in found} == {stays.pid, victim.pid})
+
+
+async def _at_work(rig: Rig, supervisor: int) -> list[int]:
+    """Its children, once one of them runs a handler."""
+    children = task_children(supervisor)
+    return children if any(run.end is None and run.pid in children for run in rig.runs()) else []
 
 
 async def test_a_frozen_supervisors_child_stops_before_the_task_runs_elsewhere(rig: Rig) -> None:
@@ -189,7 +202,8 @@ async def test_a_call_that_holds_the_gil_past_the_lease_runs_once_and_is_seen_co
     assert max(task["heartbeat_age_ms"] for task in running) < 1000
     verdicts = {task["health"] for task in running} - {None}
     had_its_cpu = ended["effort"]["cpu_ms"] > 2 * ended["effort"]["cpu_wait_ms"]
-    assert verdicts and verdicts <= ({"computing"} if had_its_cpu else {"computing", "starved"}), ended["effort"]
+    assert verdicts
+    assert verdicts <= ({"computing"} if had_its_cpu else {"computing", "starved"}), ended["effort"]
     assert len(await _runs(rig, task_id)) == 1
 
 
