@@ -1,11 +1,13 @@
 """Entry points of the gateway: `app.main:app` for any ASGI server, `run` for our own."""
 
 import functools
+import multiprocessing
 import os
 import signal
 import socket
 import sys
 from pathlib import Path
+from typing import cast
 
 import structlog
 import uvicorn
@@ -17,6 +19,7 @@ from app.gateway import Gateway
 from taskgate import settings as environment
 from taskgate.contract import logs
 from taskgate.contract.connection import connect
+from taskgate.platform import die_with
 from taskgate.settings import Settings, SettingsError
 
 logger = structlog.get_logger()
@@ -29,6 +32,8 @@ SILENT_PEER_MS = 30_000
 
 def create(settings: Settings) -> Door:
     """One gateway process' application."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        die_with(cast(int, parent.pid), signal.SIGTERM)  # one of several: nobody would restart, stop or count it
     logs.configure(settings.log_format, settings.log_level)
     gateway = Gateway(settings, connect(settings, "gateway"))
     return Door(gateway, build(gateway))

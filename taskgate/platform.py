@@ -1,9 +1,22 @@
-"""What this machine gives: kernel features, limits, cgroup, disk. Readings only; `doctor` judges them."""
+"""What this machine gives: kernel features, limits, cgroup, disk. `doctor` judges the readings."""
 
+import ctypes
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int, number: signal.Signals) -> None:
+    """Get that signal when the thread that started this process dies; exit at once if `parent` is gone already."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number)) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def missing_features() -> list[str]:

@@ -1,7 +1,6 @@
 """A child: the process in which handlers run. Started by `workers.children` alone, as `python -m workers.child`."""
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import os
@@ -17,6 +16,7 @@ import msgspec
 
 from taskgate import handlers
 from taskgate.contract import logs
+from taskgate.platform import die_with
 from workers import wire
 from workers.async_child import AsyncChild
 from workers.slot import GC_NS, Slot
@@ -25,14 +25,13 @@ from workers.sync_child import SyncChild
 STOP_SIGNAL = signal.SIGUSR1
 STACK_SIGNAL = signal.SIGUSR2
 
-_PR_SET_PDEATHSIG = 1
 _OOM_SCORE_MORE = 500
 _NICE_MORE = 5
 
 
 def main() -> None:
     start = msgspec.json.decode(sys.argv[1], type=wire.Start)
-    _belong_to(start.parent)
+    die_with(start.parent, signal.SIGKILL)
     _yield_to_others()
     _own_environment(start)
     logs.configure(start.spec.log_format, start.spec.log_level)
@@ -67,13 +66,6 @@ def main() -> None:
         # Leaving normally would wait for what handlers left running.
         sys.stderr.flush()
         os._exit(0)
-
-
-def _belong_to(parent: int) -> None:
-    """Die with the supervisor, also when it died before this line."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _yield_to_others() -> None:

@@ -1,6 +1,7 @@
 """The supervisor: one per host, owns all Redis I/O of its children, runs no user code."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -32,6 +33,8 @@ log = structlog.get_logger()
 
 SOFT_STOP_S = 5.0
 """Before the end of the grace: what still runs gets its soft signal."""
+GC_THRESHOLD = 20_000
+"""Everything here is freed by reference counts; cycles come from rare events only."""
 LEAVE_S = 1.0
 """Kept of the grace for hand-backs and goodbye."""
 
@@ -100,6 +103,9 @@ class Supervisor:
             loop.add_signal_handler(each, self._asked_to_stop)
         log.info("supervisor starts", worker_id=self.id, pid=os.getpid(), lease_s=self._settings.lease_s)
         await self._guard.start()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
         parts = [
             self._forever(self._heart.run()),
             self._forever(self._claims.run()),

@@ -13,7 +13,10 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 class _Lenient:
-    """A stream that may lose what is written: its terminal hung up, or its reader has gone, and service must go on."""
+    """A stream that may lose what is written: its terminal hung up, or its reader has gone, and service must go on.
+
+    Given one without a buffer, a line is one system call and needs no flush.
+    """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -45,7 +48,7 @@ def configure(log_format: LogFormat = "auto", level: str = "info", stream: TextI
 
 
 def _factory(console: bool, stream: TextIO) -> Any:
-    lenient: Any = _Lenient(stream if console else stream.buffer)
+    lenient: Any = _Lenient(stream if console else getattr(stream.buffer, "raw", stream.buffer))
     return structlog.PrintLoggerFactory(lenient) if console else structlog.BytesLoggerFactory(lenient)
 
 

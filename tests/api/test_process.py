@@ -14,6 +14,7 @@ import pytest
 
 from tests.api.conftest import ROOT, Served, Worker, submit
 from tests.conftest import eventually
+from tests.system.rig import children_of, command_of, is_dead
 
 Serve = Callable[..., Awaitable[Served]]
 
@@ -47,6 +48,21 @@ async def test_several_processes_share_a_port_and_stop_together(serve: Serve, wo
             break
     assert len(makers) == 2
     assert await served.stop() == 0
+
+
+async def test_no_process_outlives_a_killed_parent(serve: Serve) -> None:
+    served = await serve(gateway_processes=2)
+    workers = await eventually(lambda: _serving(served.process.pid), lambda pids: len(pids) == 2)
+    served.kill()
+
+    async def left() -> list[int]:
+        return [pid for pid in workers if not is_dead(pid)]
+
+    await eventually(left, lambda pids: not pids)
+
+
+async def _serving(pid: int) -> list[int]:
+    return [child for child in children_of(pid) if "spawn_main" in command_of(child)]
 
 
 async def test_no_submission_is_lost_while_it_stops(serve: Serve, worker: Worker) -> None:
