@@ -1,11 +1,11 @@
 """`make bench`: Taskgate's figures beside its peers', in one run on one machine."""
 
 import argparse
+import dataclasses
 import datetime
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, measure in cells:
             console.print(f"[dim]{round_number}/{repeat}[/] {name}")
             try:
-                runs += _measured(measure, sizes, tries=1 if options.short else 2)
+                fresh = _measured(measure, sizes, tries=1 if options.short else 2)
+                runs += [dataclasses.replace(run, round=round_number) for run in fresh]
             except (OSError, ValueError) as error:
                 errors.append(f"{name}: {error}")
     figures = budgets.Figures(runs)
@@ -80,7 +81,7 @@ def _work(peers: Sequence[Service]) -> list[Cell]:
 
 
 def _status(peers: Sequence[Service]) -> list[Cell]:
-    return _each(measures.status_reads, [(peer, MEMORY) for peer in [*peers, services.taskgate()]])
+    return _each(measures.status_reads, [(each, MEMORY) for each in (services.taskgate(), *peers)])
 
 
 def _latency(peers: Sequence[Service]) -> list[Cell]:
@@ -107,8 +108,8 @@ def _alone(measure: Callable[[Service, Durability, Sizes], Iterator[Run]]) -> Ca
 
 _CELLS: dict[str, Callable[[Sequence[Service]], list[Cell]]] = {
     "store": _store,
-    "bare": _bare,
     "work": _work,
+    "bare": _bare,  # next to what it is compared with
     "status": _status,
     "latency": _latency,
     "memory": lambda _: _each(measures.memory, [(services.taskgate(), MEMORY)]),
@@ -145,7 +146,7 @@ def _write(
     document = {
         "at": now.isoformat(timespec="seconds"),
         "machine": facts,
-        "rows": [asdict(row) for row in rows],
+        "rows": [dataclasses.asdict(row) for row in rows],
         "errors": list(errors),
         "runs": [run.as_json() for run in runs],
     }

@@ -24,32 +24,47 @@ class Row:
     """Other processes used the machine while it was measured."""
 
 
+Cell = tuple[str, str, str]
+"""What, service, durability."""
+
+
 class Figures:
-    """The runs of one benchmark; a figure is the median of its quiet runs, or of all where none was quiet."""
+    """The runs of one benchmark; a figure is the median of its rounds, of its quiet runs where there are any."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        self._runs: dict[tuple[str, str, str], list[Run]] = {}
+        self._runs: dict[Cell, list[Run]] = {}
         for run in runs:
             self._runs.setdefault((run.what, run.service, run.durability), []).append(run)
 
-    def get(self, what: str, service: str, durability: str, name: str) -> float | None:
-        quiet, all_runs = self._chosen(what, service, durability)
-        values = [run.figures[name] for run in quiet or all_runs]
-        return statistics.median(values) if values else None
+    def get(self, cell: Cell, name: str) -> float | None:
+        rounds = self._rounds(cell, name)
+        return statistics.median(rounds.values()) if rounds else None
 
-    def noisy(self, what: str, service: str, durability: str) -> bool:
-        quiet, all_runs = self._chosen(what, service, durability)
-        return bool(all_runs) and not quiet
+    def ratio(self, cell: Cell, other: Cell, name: str) -> float | None:
+        """The first through the second, each round by itself: a machine that changes its speed changes both."""
+        ours, theirs = self._rounds(cell, name), self._rounds(other, name)
+        ratios = [ours[number] / theirs[number] for number in ours.keys() & theirs.keys() if theirs[number]]
+        return statistics.median(ratios) if ratios else None
 
-    def best(self, what: str, durability: str, name: str, services: Sequence[str] = QUEUES) -> tuple[str, float] | None:
-        """The service with the highest figure, and that figure."""
-        seen = [(service, self.get(what, service, durability, name)) for service in services]
-        known = [(service, figure) for service, figure in seen if figure]
-        return max(known, key=lambda pair: pair[1], default=None)
+    def noisy(self, *cells: Cell) -> bool:
+        """Whether one of these was never measured while the machine was quiet."""
+        return any(runs and not _quiet(runs) for cell in cells if (runs := self._runs.get(cell, [])))
 
-    def _chosen(self, what: str, service: str, durability: str) -> tuple[list[Run], list[Run]]:
-        runs = self._runs.get((what, service, durability), [])
-        return [run for run in runs if run.foreign_cores < machine.NOISE_CORES], runs
+    def best(self, what: str, durability: str, name: str, services: Sequence[str]) -> Cell | None:
+        """The service with the highest figure."""
+        cells = [(what, service, durability) for service in services]
+        return max((cell for cell in cells if self.get(cell, name)), key=lambda c: self.get(c, name) or 0, default=None)
+
+    def _rounds(self, cell: Cell, name: str) -> dict[int, float]:
+        runs = self._runs.get(cell, [])
+        by_round: dict[int, list[float]] = {}
+        for run in _quiet(runs) or runs:
+            by_round.setdefault(run.round, []).append(run.figures[name])
+        return {number: statistics.median(values) for number, values in by_round.items()}
+
+
+def _quiet(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.foreign_cores < machine.NOISE_CORES]
 
 
 def rows(figures: Figures) -> list[Row]:
@@ -103,51 +118,42 @@ def _times_the_best(
     services: Sequence[str] = QUEUES,
     peers_on: str = "memory",
 ) -> list[Row]:
-    ours = figures.get(what, "taskgate", durability, name)
-    best = figures.best(what, peers_on, name, services)
+    cell = what, "taskgate", durability
+    ours = figures.get(cell, name)
     if ours is None:
         return []
-    ratio = ours / best[1] if best else None
-    return [
-        Row(
-            label,
-            f"{ours:,.0f}",
-            f"≥ {times:g} × best" if times else "",
-            f"{ratio:.1f} × {best[0]} ({best[1]:,.0f})" if best and ratio else "not measured",
-            ratio >= times if ratio and times else None,
-            figures.noisy(what, "taskgate", durability) or bool(best and figures.noisy(what, best[0], peers_on)),
-        )
-    ]
+    budget = f"≥ {times:g} × best" if times else ""
+    best = figures.best(what, peers_on, name, services)
+    if best is None:
+        return [Row(label, f"{ours:,.0f}", budget, "not measured", None, figures.noisy(cell))]
+    ratio, theirs = figures.ratio(cell, best, name), figures.get(best, name)
+    beside = f"{ratio:.1f} × {best[1]} ({theirs:,.0f})"
+    holds = ratio >= times if ratio and times else None
+    return [Row(label, f"{ours:,.0f}", budget, beside, holds, figures.noisy(cell, best))]
 
 
 def _against_bare(figures: Figures, label: str, what: str, durability: str, *, times: float) -> list[Row]:
-    ours = figures.get(what, "taskgate", durability, "app_cpu_us")
-    bare = figures.get(f"bare-{what}", "bare", "memory", "app_cpu_us")
+    cell, bare = (what, "taskgate", durability), (f"bare-{what}", "bare", "memory")
+    ours, theirs = figures.get(cell, "app_cpu_us"), figures.get(bare, "app_cpu_us")
     if ours is None:
         return []
-    budget, reference = f"≤ {times:g} × bare reply", f"bare: {bare:.0f} µs" if bare else "not measured"
-    figure = f"{ours:.0f} µs" + (f", {ours / bare:.2f} ×" if bare else "")
-    noisy = figures.noisy(what, "taskgate", durability) or figures.noisy(f"bare-{what}", "bare", "memory")
-    return [Row(label, figure, budget, reference, ours / bare <= times if bare else None, noisy)]
+    budget, ratio = f"≤ {times:g} × bare reply", figures.ratio(cell, bare, "app_cpu_us")
+    if theirs is None or ratio is None:
+        return [Row(label, f"{ours:.0f} µs", budget, "not measured", None, figures.noisy(cell))]
+    figure, holds = f"{ours:.0f} µs, {ratio:.2f} ×", ratio <= times
+    return [Row(label, figure, budget, f"bare: {theirs:.0f} µs", holds, figures.noisy(cell, bare))]
 
 
 def _at_most(figures: Figures, label: str, what: str, durability: str, name: str, limit: float, unit: str) -> list[Row]:
-    ours = figures.get(what, "taskgate", durability, name)
+    cell = what, "taskgate", durability
+    ours = figures.get(cell, name)
     if ours is None:
         return []
-    peers = [(peer, figures.get(what, peer, "memory", name)) for peer in QUEUES]
-    best = min(((peer, value) for peer, value in peers if value), key=lambda pair: pair[1], default=None)
+    peers = [(peer, value) for peer in QUEUES if (value := figures.get((what, peer, "memory"), name)) is not None]
+    best = min(peers, key=lambda pair: pair[1], default=None)
+    beside = f"{best[0]}: {_shown(best[1], unit)}" if best else ""
+    return [Row(label, _shown(ours, unit), f"≤ {limit:g} {unit}", beside, ours <= limit, figures.noisy(cell))]
 
-    def show(value: float) -> str:
-        return f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
 
-    return [
-        Row(
-            label,
-            show(ours),
-            f"≤ {limit:g} {unit}",
-            f"{best[0]}: {show(best[1])}" if best else "",
-            ours <= limit,
-            figures.noisy(what, "taskgate", durability),
-        )
-    ]
+def _shown(value: float, unit: str) -> str:
+    return f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"

@@ -41,6 +41,8 @@ class Run:
     durability: str
     figures: dict[str, float]
     foreign_cores: float = 0.0
+    round: int = 1
+    """Runs of one round lie within minutes: ratios are taken among them, since machines change their speed."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -59,13 +59,14 @@ def test_marks_survive_a_torn_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert marks.count(path) == 2
 
 
-def _work(service: str, per_s: float, *, foreign: float = 0.0, **more: float) -> Run:
-    figures = {"per_s": per_s, "waiting": 10.0, "done": 10.0, "jobs": 10.0, **more}
-    return Run("work", service, "memory", figures, foreign)
+def _work(service: str, per_s: float, *, foreign: float = 0.0, number: int = 1, done: int = 10, jobs: int = 10) -> Run:
+    figures = {"per_s": per_s, "waiting": 10.0, "done": float(done), "jobs": float(jobs)}
+    return Run("work", service, "memory", figures, foreign, number)
 
 
 def test_a_figure_is_the_median_of_the_quiet_runs_beside_the_best_peer() -> None:
-    ours = [_work("taskgate", 900), _work("taskgate", 1000), _work("taskgate", 1100), _work("taskgate", 1, foreign=0.5)]
+    ours = [_work("taskgate", rate) for rate in (900, 1000, 1100)]
+    ours.append(_work("taskgate", 1, foreign=0.5))
     peers = [_work("saq", 100), _work("dramatiq", 240)]
     [row] = budgets.rows(budgets.Figures([*ours, *peers]))
     assert (row.figure, row.best_peer, row.holds, row.noisy) == ("1,000", "4.2 × dramatiq (240)", True, False)
@@ -73,11 +74,19 @@ def test_a_figure_is_the_median_of_the_quiet_runs_beside_the_best_peer() -> None
     assert (row.holds, row.noisy) == (False, True)
 
 
-@pytest.mark.parametrize("wrong", [{"done": 9.0}, {"done": 11.0}, {"jobs": 9.0}])
-def test_lost_and_doubled_jobs_are_told(wrong: dict[str, float]) -> None:
-    assert budgets.problems([_work("taskgate", 1)]) == []
-    runs = [_work("taskgate", 1), _work("taskgate", 1), _work("taskgate", 1, **wrong)]
-    assert len(budgets.problems(runs)) == 1
+def test_a_ratio_is_taken_within_each_round_since_machines_change_their_speed() -> None:
+    """The machine halves its speed each round; the peer's last round is missing."""
+    ours = [_work("taskgate", rate, number=number) for number, rate in ((1, 4000), (2, 2000), (3, 1000))]
+    peers = [_work("saq", rate, number=number) for number, rate in ((1, 1000), (2, 500))]
+    [row] = budgets.rows(budgets.Figures([*ours, *peers]))
+    assert (row.figure, row.best_peer, row.holds) == ("2,000", "4.0 × saq (750)", True)
+
+
+@pytest.mark.parametrize(("done", "jobs"), [(9, 9), (11, 10), (10, 9)], ids=["lost", "run twice", "both"])
+def test_lost_and_doubled_jobs_are_told(done: int, jobs: int) -> None:
+    right = [_work("taskgate", 1), _work("taskgate", 1)]
+    assert budgets.problems(right) == []
+    assert len(budgets.problems([*right, _work("taskgate", 1, done=done, jobs=jobs)])) == 1
 
 
 def test_the_ledger_holds_only_if_every_promise_was_kept() -> None:
