@@ -102,7 +102,9 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise SettingsError(f"TASKGATE_HOST, TASKGATE_PORT: {host}:{port}: {error.strerror or error}") from None
+        # create_server adds the address to the text of an error of the system; that stands here already.
+        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise SettingsError(f"TASKGATE_HOST, TASKGATE_PORT: {host}:{port}: {why}") from None
     # Its connections inherit it: a peer that vanished, or stopped reading, is given up by the kernel.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_PEER_MS)
     listener.set_inheritable(True)

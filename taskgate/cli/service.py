@@ -1,8 +1,5 @@
 """Service commands: up, gateway, worker, and what looks at their settings without starting anything."""
 
-import errno
-import os
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +9,6 @@ from taskgate.cli.text import ExitCode, fail
 
 if TYPE_CHECKING:
     from taskgate.cli.configuration import Configuration
-
-_CANNOT_LISTEN = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 
 def up(
@@ -60,16 +55,7 @@ def gateway(
     _needs_redis(configuration)
     from app.main import run
 
-    settings = configuration.settings
-    try:
-        run(settings, port_file=port_file)
-    except socket.gaierror as error:
-        fail(f"--host {settings.host}: {error.strerror}", ExitCode.USAGE)
-    except OSError as error:
-        if error.errno not in _CANNOT_LISTEN:
-            raise
-        why = os.strerror(error.errno)
-        fail(f"cannot listen on {settings.host}:{settings.port}: {why}", ExitCode.ENDED_OTHERWISE)
+    run(configuration.settings, port_file=port_file)
 
 
 def worker(ctx: typer.Context) -> None:
