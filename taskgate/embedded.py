@@ -115,11 +115,20 @@ class Embedded:
 
 
 def _short(path: Path) -> Path:
-    """`path`, or one in a private folder under the temporary one: a socket's name must be short."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
-        return path
+    """`path`, or one in a private folder under a temporary one: a socket's name must be short.
+
+    Raises:
+        EmbeddedError: TMPDIR is too deep as well, and there is no /tmp.
+    """
     known = hashlib.sha256(os.fsencode(path.parent.resolve())).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"taskgate-{os.getuid()}-{known}" / path.name
+    private = Path(f"taskgate-{os.getuid()}-{known}", path.name)
+    places = [path, *(Path(folder) / private for folder in (tempfile.gettempdir(), "/tmp") if Path(folder).is_dir())]
+    short = [place for place in places if len(os.fsencode(place)) <= _LONGEST_PATH]
+    if not short:
+        raise EmbeddedError(
+            f"{path.parent} is too deep for a socket: set TASKGATE_DATA_DIR or TMPDIR to a shorter path"
+        )
+    return short[0]
 
 
 def _make_private(folder: Path) -> None:

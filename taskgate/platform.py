@@ -7,7 +7,6 @@ import signal
 import sys
 from pathlib import Path
 
-
 _PR_SET_PDEATHSIG = 1
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,14 @@ async def test_a_folder_in_use_is_refused_and_the_message_names_the_holder(valke
     second.close()
 
 
-async def test_a_folder_too_deep_for_a_socket_gets_a_private_place_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tmpdir", ["/tmp", "deep"])
+async def test_a_folder_too_deep_for_a_socket_gets_a_private_place_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmpdir: str
+) -> None:
+    if tmpdir == "deep":
+        tmpdir = str(tmp_path.joinpath(*["temporary" * 4] * 3))
+        Path(tmpdir).mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", tmpdir)
     deep = Embedded(tmp_path.joinpath(*["deeper" * 5] * 5))
     deep.open()
     guarded = Guarded(deep, grace_s=GRACE_S)
