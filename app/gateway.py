@@ -25,6 +25,9 @@ from taskgate.settings import Settings
 
 logger = structlog.get_logger()
 
+GC_THRESHOLD = 20_000
+"""Requests leave no cycles; at the default of 700 the collector would look for them every few dozen."""
+
 
 class Gateway:
     """Everything that requests share. Knows nothing of HTTP but its two hot endpoints."""
@@ -61,6 +64,7 @@ class Gateway:
         """The life of the process: wake-ups are listened for, and a signal to stop drains at once."""
         gc.collect()
         gc.freeze()  # what has been imported lives as long as the process: do not look at it again and again
+        gc.set_threshold(GC_THRESHOLD)
         listening = asyncio.create_task(self.hub.run())
         try:
             with self._signals():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from taskgate.contract.group import Group
+from taskgate.contract.group import WORTH_A_CALL, Group
 from tests.conftest import eventually
 
 
@@ -100,10 +100,11 @@ async def test_an_item_whose_caller_hung_up_before_the_call_is_sent_all_the_same
     first = group(0)
     await _under_way(calls)
     group(1).cancel()
+    last = group(2)
     calls.go.set()
     await first
-    await group.drain()
-    assert calls.made == [[0], [1]]
+    await last
+    assert calls.made == [[0], [1, 2]]
 
 
 async def test_an_error_reaches_everybody_in_its_group_and_nobody_else() -> None:
@@ -129,17 +130,22 @@ async def test_a_call_that_answers_too_little_fails_its_group() -> None:
         await asyncio.gather(group(1), group(2))
 
 
-async def test_drain_waits_for_all_that_was_given() -> None:
+async def test_a_second_call_is_made_beside_the_first_only_for_a_group_that_is_worth_it() -> None:
     calls = Calls()
-    group = Group(calls, max_items=1)
-    futures = [group(n) for n in range(3)]
-    drained = asyncio.ensure_future(group.drain())
+    group = Group(calls, calls=2)
+    futures = [group(0)]
     await _under_way(calls)
-    assert not drained.done()
+    futures += [group(n) for n in range(1, WORTH_A_CALL)]
+    await asyncio.sleep(0)
+    assert calls.made == [[0]]
+    futures.append(group(WORTH_A_CALL))
+    await _under_way(calls, 2)
+    futures += [group(n) for n in range(100, 200)]
+    await asyncio.sleep(0)
+    assert len(calls.made) == 2
     calls.go.set()
-    await drained
-    assert all(future.done() for future in futures)
-    await group.drain()
+    await asyncio.gather(*futures)
+    assert sorted(n for made in calls.made for n in made) == [*range(WORTH_A_CALL + 1), *range(100, 200)]
 
 
 async def test_when_the_loop_ends_nobody_is_left_waiting() -> None:
