@@ -17,7 +17,7 @@ START_PAUSE_S = (0.1, 5.0)
 """Before another start when children die before they are ready: first and longest."""
 PIPELINE_NS = 4_000_000
 """Tasks run shorter than this on average may be handed over ahead, as many as fit into it, at most PIPELINE."""
-PIPELINE = 32
+PIPELINE = 64
 
 
 class Pool:
