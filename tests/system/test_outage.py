@@ -1,0 +1,58 @@
+"""Redis goes away and comes back: what runs is paused and goes on, nothing is burned."""
+
+import asyncio
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import eventually
+from tests.system.rig import FINAL, Rig
+
+AOF = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+async def test_tasks_pause_while_redis_is_away_and_go_on_in_the_same_attempt(rig: Rig) -> None:
+    rig.settings["TASKGATE_LEASE_S"] = "1"
+    await rig.worker()
+    await rig.gateway()
+    running = [await rig.submit("sleeper", {"ms": 3000}) for _ in range(2)]
+    waiting = [await rig.submit("cpu", {"ms": 10}) for _ in range(5)]
+    await asyncio.gather(*(rig.running(task_id) for task_id in running))
+    await eventually(partial(_started, rig), lambda count: count == 2)
+
+    rig.server.stop(signal.SIGKILL)
+    assert (await rig.http.get("/livez")).status_code == 200
+    assert (await rig.http.get("/readyz")).status_code == 503
+    refused = await rig.http.post("/tasks", json={"type": "cpu", "payload": {"ms": 1}})
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) >= 1
+    await eventually(partial(_stand_still, rig), bool, within_s=5)
+    rig.server.start(*AOF)
+
+    for task_id in running:
+        ended = await eventually(partial(_task, rig, task_id), _is_final, within_s=20)
+        assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
+    for task_id in waiting:
+        assert (await rig.ended(task_id))["status"] == "succeeded"
+    assert len([run for run in rig.runs() if run.task_id in running]) == 2
+    assert await rig.submit("cpu", {"ms": 1})
+
+
+async def _started(rig: Rig) -> int:
+    return len(rig.runs())
+
+
+async def _stand_still(rig: Rig) -> bool:
+    """Both children are stopped by the guard."""
+    states = [Path(f"/proc/{run.pid}/stat").read_text().rpartition(")")[2].split()[0] for run in rig.runs()]
+    return states == ["T", "T"]
+
+
+async def _task(rig: Rig, task_id: str) -> dict[str, Any]:
+    answer = await rig.http.get(f"/tasks/{task_id}")
+    return dict(answer.json())
+
+
+def _is_final(task: dict[str, Any]) -> bool:
+    return task.get("status") in FINAL
