@@ -34,7 +34,7 @@ class SubmitEndpoint:
         self._snapshots = snapshots
         self._store = store
         self._large = asyncio.Lock()
-        self._groups = [Group(_submitter(store, limits), size=_size, calls=2) for _ in store.partitions]
+        self._groups = [Group(_submitter(store, limits), size=_size) for _ in store.partitions]
 
     async def __call__(self, body: bytes, caller: Caller, headers: dict[bytes, bytes]) -> Reply:
         media_type = headers.get(b"content-type", b"")

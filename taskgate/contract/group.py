@@ -8,15 +8,12 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-WORTH_A_CALL = 16
-
 
 class Group(Generic[T, R]):
-    """Turns single calls into grouped ones, taken in order of arrival.
+    """Turns single calls into grouped ones, one group at a time, in order of arrival.
 
-    `call` answers a list of items with as many results. Up to `calls` are under way at a time, beyond the first one
-    only with at least WORTH_A_CALL items: while the server works on one group, this process prepares the next. Whoever
-    waits may be cancelled: the call goes on. An exception of `call` reaches everybody in that group.
+    `call` answers a list of items with as many results. Whoever waits may be cancelled: the call goes on. An
+    exception of `call` reaches everybody in that group.
     """
 
     def __init__(
@@ -26,26 +23,20 @@ class Group(Generic[T, R]):
         size: Callable[[T], int] = lambda item: 0,
         max_items: int = 128,
         max_bytes: int = 1 << 20,
-        calls: int = 1,
     ) -> None:
         self._call = call
         self._size = size
         self._max_items = max_items
         self._max_bytes = max_bytes
-        self._calls = calls
         self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
-        self._runners = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._runner: asyncio.Task[None] | None = None
 
     def __call__(self, item: T) -> asyncio.Future[R]:
         """Put `item` into the next group; the future is its result."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
-        if not self._runners or (self._runners < self._calls and len(self._waiting) >= WORTH_A_CALL):
-            self._runners += 1
-            runner = asyncio.ensure_future(self._run())
-            self._tasks.add(runner)
-            runner.add_done_callback(self._tasks.discard)
+        if self._runner is None:
+            self._runner = asyncio.ensure_future(self._run())
         return future
 
     async def _run(self) -> None:
@@ -53,11 +44,10 @@ class Group(Generic[T, R]):
             while self._waiting:
                 await self._send(self._take())
         finally:
-            self._runners -= 1
-            if not self._runners:
-                for _, future in self._waiting:  # only when this task is cancelled: nobody would send them
-                    future.cancel()
-                self._waiting.clear()
+            self._runner = None
+            for _, future in self._waiting:  # only when this task is cancelled: nobody would send them
+                future.cancel()
+            self._waiting.clear()
 
     def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
         group: list[tuple[T, asyncio.Future[R]]] = []

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from taskgate.contract.group import WORTH_A_CALL, Group
+from taskgate.contract.group import Group
 from tests.conftest import eventually
 
 
@@ -128,24 +128,6 @@ async def test_a_call_that_answers_too_little_fails_its_group() -> None:
     group = Group(short)
     with pytest.raises(AssertionError, match="1 results for 2 items"):
         await asyncio.gather(group(1), group(2))
-
-
-async def test_a_second_call_is_made_beside_the_first_only_for_a_group_that_is_worth_it() -> None:
-    calls = Calls()
-    group = Group(calls, calls=2)
-    futures = [group(0)]
-    await _under_way(calls)
-    futures += [group(n) for n in range(1, WORTH_A_CALL)]
-    await asyncio.sleep(0)
-    assert calls.made == [[0]]
-    futures.append(group(WORTH_A_CALL))
-    await _under_way(calls, 2)
-    futures += [group(n) for n in range(100, 200)]
-    await asyncio.sleep(0)
-    assert len(calls.made) == 2
-    calls.go.set()
-    await asyncio.gather(*futures)
-    assert sorted(n for made in calls.made for n in made) == [*range(WORTH_A_CALL + 1), *range(100, 200)]
 
 
 async def test_when_the_loop_ends_nobody_is_left_waiting() -> None:
