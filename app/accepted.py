@@ -2,6 +2,8 @@
 
 import functools
 
+import msgspec
+
 from app import view
 from app.reply import JSON, Headers, Reply, length
 from taskgate.contract import ids
@@ -9,8 +11,8 @@ from taskgate.contract.models import Submission, TaskRecord, TaskSpec
 from taskgate.contract.states import Status
 
 REPLAYED = (b"idempotent-replayed", b"true")
-NO_METADATA = TaskSpec(id="", type="").metadata
-"""The very default: the encoder leaves out nothing else."""
+NO_METADATA = msgspec.UNSET
+"""Left out of the record."""
 
 _RETRY_AFTER = (b"retry-after", b"%d" % -(-view.POLL_MIN_MS // 1000))
 _ANY_MS = 1_800_000_000_000

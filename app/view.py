@@ -115,7 +115,7 @@ def task_view(record: TaskRecord) -> TaskView:
         cancel_requested=record.status in (Status.CANCELING, Status.CANCELED),
         error=msgspec.Raw(record.error) if record.error else None,
         result_url=f"{path}/result" if record.has_result else None,
-        metadata=spec.metadata if bytes(spec.metadata) else None,
+        metadata=None if spec.metadata is msgspec.UNSET else spec.metadata,
         poll_after_ms=poll_after_ms(record),
         urls=Urls(path, f"{path}/events", f"{path}/cancel", f"{path}/result"),
     )

@@ -22,7 +22,6 @@ from workers.async_child import AsyncChild
 from workers.slot import GC_NS, Slot
 from workers.sync_child import SyncChild
 
-STOP_SIGNAL = signal.SIGUSR1
 STACK_SIGNAL = signal.SIGUSR2
 
 _OOM_SCORE_MORE = 500

@@ -131,7 +131,7 @@ class ChildProcess:
             number=claimed.attempt,
             payload=claimed.payload,
             checkpoint=claimed.checkpoint,
-            metadata=bytes(spec.metadata),
+            metadata=b"" if spec.metadata is msgspec.UNSET else bytes(spec.metadata),
             timeout_s=spec.timeout_s,
             deadline_ns=deadline_ns,
             last=last,

@@ -1,5 +1,6 @@
 """What an attempt's end becomes: the outcome for the store, and the error that says why."""
 
+import math
 import signal
 from collections.abc import Mapping
 
@@ -72,7 +73,7 @@ def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]
         max_attempts=child.max_attempts or (info.max_attempts if info else parent.max_attempts),
         schema=info.schema_hash if info else "",
         deadline_s=child.deadline_s,
-        metadata=msgspec.Raw(child.metadata),
+        metadata=msgspec.Raw(child.metadata) if child.metadata else msgspec.UNSET,
         parent=parent.id,
     )
     return Submission(
@@ -83,8 +84,8 @@ def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]
         priority=spec.priority,
         spec=_json(spec),
         payload=child.payload,
-        delay_ms=round(child.delay_s * 1000),
-        deadline_ms=round((child.deadline_s or 0) * 1000),
+        delay_ms=math.ceil(child.delay_s * 1000),
+        deadline_ms=math.ceil((child.deadline_s or 0) * 1000),
     )
 
 

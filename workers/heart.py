@@ -55,8 +55,6 @@ class Heart:
         self._trimmed_s = time.monotonic()
         self._silent_since_s: float | None = None
         self._said_s = 0.0
-        self.late_ms = 0.0
-        """How late the last beat was sent."""
 
     def now(self) -> None:
         """Beat without waiting for the next turn."""
@@ -67,7 +65,6 @@ class Heart:
         due = time.monotonic()
         while True:
             self._wake.clear()
-            self.late_ms = max(0.0, time.monotonic() - due) * 1000
             if await self.beat():
                 due = self._next_turn()
                 self._trim_in_turn()

@@ -2,18 +2,44 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import structlog
 
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.contract.group import Group
 from taskgate.contract.models import Finish, HandBack, Report
+from taskgate.contract.states import ErrorKind
 from taskgate.contract.store import Store
+from workers.endings import error_json
 from workers.lease import Lease
 
 log = structlog.get_logger()
 T = TypeVar("T")
+
+
+def _size(item: Finish) -> int:
+    return len(item.result) + len(item.error) + sum(len(each.payload) for each in item.submitted)
+
+
+def _id(item: object) -> str:
+    return str(getattr(item, "id", ""))
+
+
+def _writable(item: T, error: Exception) -> T:
+    """The failure of an attempt whose own end the store cannot take; other items are raised as they are."""
+    if not isinstance(item, Finish) or item.outcome == "failed":
+        raise error
+    message = f"the attempt's end cannot be written: {type(error).__name__}"
+    failed = Finish(
+        id=item.id,
+        epoch=item.epoch,
+        outcome="failed",
+        error=error_json(ErrorKind.RESULT, message),
+        retention_ms=item.retention_ms,
+        dead_retention_ms=item.dead_retention_ms,
+    )
+    return cast(T, failed)
 
 
 class Outbox:
@@ -26,10 +52,7 @@ class Outbox:
         self._store = store
         self._worker_id = worker_id
         self._lease = lease
-        self._finishes = [
-            Group(self._repeated(store.finish, partition), size=lambda item: len(item.result) + len(item.error))
-            for partition in store.partitions
-        ]
+        self._finishes = [Group(self._repeated(store.finish, partition), size=_size) for partition in store.partitions]
         self._hand_backs = [Group(self._repeated(store.hand_back, partition)) for partition in store.partitions]
         self._reports = [Group(self._once(partition)) for partition in store.partitions]
 
@@ -55,6 +78,11 @@ class Outbox:
                 except (StoreUnavailable, OutcomeUnknown) as error:
                     log.warning("store did not answer, will repeat", error=str(error), items=len(items))
                     self._lease.silent()
+                except Exception as error:  # noqa: BLE001 - one end that cannot be written must not take others along
+                    if len(items) > 1:
+                        return [(await deliver([item]))[0] for item in items]
+                    log.error("an end cannot be written", task_id=_id(items[0]), error=repr(error))
+                    items = [_writable(items[0], error)]
 
         return deliver
 

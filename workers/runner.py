@@ -1,6 +1,6 @@
 """Running what was claimed: pools and the parts around them, and what a child's words and its death mean."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -62,6 +62,7 @@ class Runner:
         self.holdings = Holdings()
         self.handlers: dict[str, HandlerInfo] = {}
         self.types: dict[str, TypeInfo] = {}
+        self._unserved: set[str] = set()
         self._sync = self._pool("sync", settings.worker_processes, PIPELINE)
         self._async = self._pool("async", settings.async_processes, settings.async_slots)
         self.pools = {"sync": self._sync, "async": self._async}
@@ -166,10 +167,19 @@ class Runner:
                 if holding := self.holdings.of(child, seq):
                     self.ends.hand_back(holding, reason="deadline", ran=False)
             case Ready(handlers):
-                self.handlers.update({each.type: each for each in handlers})
-                self.types.update({each.type: each.type_info() for each in handlers})
+                self._learn(handlers)
                 self._on_types()
                 self._on_room()
+
+    def _learn(self, handlers: Sequence[HandlerInfo]) -> None:
+        """Only what there are children for: nothing else may be served."""
+        for each in handlers:
+            info = each.type_info()
+            if self.pools[info.kind].size:
+                self.handlers[each.type], self.types[each.type] = each, info
+            elif each.type not in self._unserved:
+                self._unserved.add(each.type)
+                log.warning("not served: there are no children of its kind", task_type=each.type, kind=info.kind)
 
     def _done(self, child: ChildProcess, done: Done) -> None:
         holding = self.holdings.of(child, done.seq)

@@ -52,7 +52,10 @@ class Stops:
         if holding.child is None or holding.ending:
             return
         task = holding.child.sample().tasks.get(holding.seq)
-        begun_ns = task.started_ns if task is not None and task.started_ns else boot_ns()
+        if task is not None and task.started_ns:
+            begun_ns = task.started_ns
+        else:  # received and yet not shown as running: then its hand-over is all that is known
+            begun_ns = holding.handed_ns if holding.seq <= holding.child.received() else boot_ns()
         rest_s = holding.task.spec.timeout_s - (boot_ns() - begun_ns) / 1e9
         if rest_s > 0.001:
             self._later(holding, rest_s, partial(self._timed_out, holding))

@@ -238,8 +238,6 @@ class Supervisor:
                     self._agenda.next_due(partition, int(at))
             case ["look"]:
                 self._heart.now()
-            case ["drain"]:
-                self._stop.set()
 
     def _on_room(self) -> None:
         self._claims.try_now()

@@ -52,7 +52,7 @@ def changes(partition: int, task_id: str) -> str:
 
 
 def inbox(partition: int, worker_id: str) -> str:
-    """Pub/sub channel of one supervisor: `cancel <task id>`, `stack <task id>`, `drain`."""
+    """Pub/sub channel of one supervisor: `cancel <task id>`."""
     return f"{prefix(partition)}inbox:{worker_id}"
 
 

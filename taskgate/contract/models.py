@@ -24,8 +24,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     schema: str = ""
     """Hash of the payload schema it was accepted under."""
     deadline_s: float | None = None
-    metadata: msgspec.Raw = msgspec.Raw()
-    """JSON object of the client's, or empty."""
+    metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """JSON object of the client's."""
     request_id: str = ""
     parent: str = ""
     """Id of the task whose handler submitted this one."""

@@ -42,6 +42,7 @@ from taskgate.contract.states import FINAL, Status
 RETENTION_MS = 86_400_000
 DEAD_RETENTION_MS = 604_800_000
 CLAIM_BYTES = 1 << 20
+UNREADABLE = b'{"kind":"invalid_payload","message":"the record of this task cannot be read"}'
 BATCH = 128
 """Items that one call of a script may carry, and tasks that reap, promote and trim do a call."""
 
@@ -158,20 +159,29 @@ class Store:
         )
         if reply[0] == b"no_worker":
             raise NoSuchWorker(worker_id)
-        return [
-            Claimed(
-                partition=partition,
-                epoch=epoch,
-                attempt=attempt,
-                created_ms=created,
-                claimed_ms=reply[1],
-                spec=_spec(spec),
-                payload=payload,
-                checkpoint=checkpoint,
-                neighbours=neighbours,
+        claimed, broken = [], []
+        for task_id, epoch, attempt, created, raw_spec, payload, checkpoint, neighbours in reply[2]:
+            try:
+                spec = _spec(raw_spec)
+            except msgspec.DecodeError:
+                broken.append(Finish(id=task_id.decode(), epoch=epoch, outcome="failed", error=UNREADABLE))
+                continue
+            claimed.append(
+                Claimed(
+                    partition=partition,
+                    epoch=epoch,
+                    attempt=attempt,
+                    created_ms=created,
+                    claimed_ms=reply[1],
+                    spec=spec,
+                    payload=payload,
+                    checkpoint=checkpoint,
+                    neighbours=neighbours,
+                )
             )
-            for _, epoch, attempt, created, spec, payload, checkpoint, neighbours in reply[2]
-        ]
+        if broken:  # ended here: raised, they would end one supervisor after the other
+            await self.finish(partition, worker_id, broken)
+        return claimed
 
     async def finish(self, partition: int, worker_id: str, items: Sequence[Finish]) -> list[str]:
         """End attempts. Per item the new status, `done` (this token had ended it), `stale` or `not_found`."""
@@ -272,7 +282,10 @@ class Store:
         """Snapshots of tasks of one partition, without their payloads; None where there is no such task."""
         prefix = keys.prefix(self.partition_of(task_ids[0]))
         replies = await self._read(prefix, self._now(), int(result), _pack(task_ids))
-        return [None if reply is None else _record(reply, with_result=result) for reply in replies]
+        return [
+            None if reply is None else _record(task_id, reply, with_result=result)
+            for task_id, reply in zip(task_ids, replies, strict=True)
+        ]
 
     async def result(self, task_id: str) -> tuple[Status, bytes]:
         """How a task ended and its result (JSON; empty unless it succeeded).
@@ -438,13 +451,21 @@ def _submitted(item: Submission, reply: list[Any]) -> Accepted | QueueFull | Ide
     raise AssertionError(f"unknown reply {reply!r}")
 
 
-def _record(reply: list[Any], *, with_result: bool) -> TaskRecord:
+def _readable(task_id: str, spec: bytes) -> TaskSpec:
+    """What cannot be read shows as such: one broken record must not keep others from being read with it."""
+    try:
+        return _spec(spec)
+    except msgspec.DecodeError:
+        return TaskSpec(id=task_id, type="unreadable")
+
+
+def _record(task_id: str, reply: list[Any], *, with_result: bool) -> TaskRecord:
     fields, alive, position, result, now = reply
     spec, status, version, attempt, epoch, worker, created, started, finished, due, deadline, purge = fields[:12]
     progress, effort, error, health, lease, _ = fields[12:]
     held = status in (b"running", b"canceling")
     return TaskRecord(
-        spec=_spec(spec),
+        spec=_readable(task_id, spec),
         status=Status(status.decode()),
         version=int(version),
         attempt=int(attempt),

@@ -231,3 +231,12 @@ async def test_nothing_to_take_changes_nothing(w1: Hand, redis_client: Redis) ->
     before = await everything(redis_client)
     assert await w1.claim(sync=9, free_async=9) == []
     assert await everything(redis_client) == before
+
+
+async def test_a_record_that_cannot_be_read_fails_alone(store: Store, w1: Hand, redis_client: Redis) -> None:
+    broken, well = await submit(store, submission(), submission())
+    await redis_client.hset(keys.task(0, broken), "spec", b'{"id":')
+
+    assert [task.id for task in await w1.claim(sync=2)] == [well]
+    records = await store.read([broken, well])
+    assert [record and record.status for record in records] == [Status.FAILED, Status.RUNNING]

@@ -93,6 +93,14 @@ def sleeper(payload: dict[str, int], attempt: Attempt) -> int:
     return attempt.number
 
 
+@handler("parent")
+def parent(payload: dict[str, int], attempt: Attempt) -> list[str]:
+    """Submits one task as plainly as can be, and one with every option."""
+    plain = attempt.submit("cpu", {"ms": 1})
+    full = attempt.submit("cpu", {"ms": 1}, priority=9, delay_s=0.01, timeout_s=5, max_attempts=2, metadata={"a": 1})
+    return [plain, full]
+
+
 @handler("fails", max_attempts=1)
 def fails(payload: dict[str, int], attempt: Attempt) -> None:
     raise Fail("as asked")

@@ -1,0 +1,46 @@
+"""The outbox on a real store: one end that cannot be written takes no other along."""
+
+import asyncio
+
+import pytest
+from redis.asyncio import Redis
+
+from taskgate.contract.models import Finish, Submission
+from taskgate.contract.states import Status
+from taskgate.contract.store import Store
+from tests.contract.conftest import Hand, submission, submit
+from workers.lease import Lease
+from workers.outbox import Outbox
+
+
+class NoGuard:
+    def deadline(self, ns: int) -> None: ...
+
+
+@pytest.fixture
+def outbox(store: Store) -> Outbox:
+    lease = Lease(6, NoGuard())  # type: ignore[arg-type]
+    lease.answered(0)
+    return Outbox(store, "w1", lease)
+
+
+def endless(task_id: str) -> Submission:
+    """No script takes a delay of that size."""
+    return Submission(
+        id=task_id, queue="q", type="t", tenant="default", priority=5, spec=b"{}", payload=b"1", delay_ms=10**300
+    )
+
+
+async def test_an_end_that_cannot_be_written_fails_alone(store: Store, outbox: Outbox, redis_client: Redis) -> None:
+    hand = Hand(store, "w1")
+    await hand.beat()
+    ids = await submit(store, *(submission() for _ in range(3)))
+    tasks = await hand.claim(sync=3)
+    ends = [Finish(id=task.id, epoch=task.epoch, outcome="succeeded", result=b"1") for task in tasks]
+    ends[1] = Finish(id=ids[1], epoch=1, outcome="succeeded", submitted=[endless(ids[0])])
+
+    assert await asyncio.gather(*(outbox.finish(0, end) for end in ends)) == ["succeeded", "failed", "succeeded"]
+    records = await store.read(ids)
+    assert [record and record.status for record in records] == [Status.SUCCEEDED, Status.FAILED, Status.SUCCEEDED]
+    assert records[1]
+    assert b'"kind":"result"' in records[1].error
