@@ -24,6 +24,10 @@ from pydantic import (
 from taskgate.contract.ids import is_name
 
 PREFIX = "TASKGATE_"
+_DAY_S = 86_400
+_MOST_PROCESSES = 1024
+_LARGEST = ByteSize(256 * 1024**2)
+"""Redis takes no string of more than 512 MiB, and a request holds more than the body."""
 
 
 def cpus() -> int:
@@ -58,18 +62,19 @@ class SettingsError(Exception):
 class Settings(BaseModel):
     """One frozen object per process. Field `x` is `TASKGATE_X` and, on the command line, `--x`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
     redis_url: SecretStr | None = Field(None, description="Redis or Valkey; without it `up` runs an embedded Valkey")
     host: str = Field("127.0.0.1", description="address the gateway listens on")
     port: int = Field(8080, ge=0, le=65535, description="port the gateway listens on; 0 picks a free one")
     data_dir: Path = Field(Path("taskgate-data"), description="folder of the embedded Valkey and its socket")
-    gateway_processes: PositiveInt = Field(1, description="gateway processes")
+    gateway_processes: PositiveInt = Field(1, le=_MOST_PROCESSES, description="gateway processes")
     worker_processes: PositiveInt = Field(
         default_factory=cpus,
+        le=_MOST_PROCESSES,
         description="children for sync tasks; double it when they mostly wait for others",
     )
-    async_processes: NonNegativeInt = Field(1, description="children for async tasks")
+    async_processes: NonNegativeInt = Field(1, le=_MOST_PROCESSES, description="children for async tasks")
     async_slots: PositiveInt = Field(100, le=1000, description="async tasks at a time in each such child")
     queues: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         (), description="queues to work on; empty: those of the handlers"
@@ -78,16 +83,24 @@ class Settings(BaseModel):
         ("workers.handlers",), description="modules with handlers, comma-separated"
     )
     lease_s: float = Field(6.0, ge=0.3, le=300, description="a silent supervisor is dead after that long")
-    pause_s: float = Field(120.0, ge=0, description="how long the guard keeps tasks stopped while Redis is away")
-    grace_s: float = Field(20.0, ge=0.1, description="bounds a whole stop")
-    stall_after_s: PositiveFloat = Field(30.0, description="neither CPU time nor progress for that long is a stall")
-    queue_limit_tasks: PositiveInt = Field(100_000, description="tasks that may wait in a queue")
-    queue_limit_bytes: ByteSize = Field(ByteSize(256 * 1024**2), description="bytes that may wait in a queue")
-    max_body_bytes: ByteSize = Field(ByteSize(1024**2), description="largest request body")
-    result_max_bytes: ByteSize = Field(ByteSize(1024**2), description="largest result")
-    status_cache_ms: NonNegativeInt = Field(500, description="age up to which a status may be served from memory")
-    retention_s: PositiveInt = Field(86_400, description="how long finished tasks are kept")
-    dead_retention_s: PositiveInt = Field(604_800, description="how long dead letters are kept")
+    pause_s: float = Field(
+        120.0, ge=0, le=_DAY_S, description="how long the guard keeps tasks stopped while Redis is away"
+    )
+    grace_s: float = Field(20.0, ge=0.1, le=_DAY_S, description="bounds a whole stop")
+    stall_after_s: PositiveFloat = Field(
+        30.0, le=30 * _DAY_S, description="neither CPU time nor progress for that long is a stall"
+    )
+    queue_limit_tasks: PositiveInt = Field(100_000, le=10**9, description="tasks that may wait in a queue")
+    queue_limit_bytes: ByteSize = Field(
+        ByteSize(256 * 1024**2), gt=0, le=2**50, description="bytes that may wait in a queue"
+    )
+    max_body_bytes: ByteSize = Field(ByteSize(1024**2), gt=0, le=_LARGEST, description="largest request body")
+    result_max_bytes: ByteSize = Field(ByteSize(1024**2), gt=0, le=_LARGEST, description="largest result")
+    status_cache_ms: NonNegativeInt = Field(
+        500, le=3_600_000, description="age up to which a status may be served from memory"
+    )
+    retention_s: PositiveInt = Field(_DAY_S, le=3650 * _DAY_S, description="how long finished tasks are kept")
+    dead_retention_s: PositiveInt = Field(7 * _DAY_S, le=3650 * _DAY_S, description="how long dead letters are kept")
     partitions: int = Field(1, ge=1, le=256, description="hash tags that keys are spread over")
     api_key: SecretStr | None = Field(None, description="key every request must carry")
     insecure: bool = Field(False, description="allow a non-loopback address without a key")
@@ -100,7 +113,11 @@ class Settings(BaseModel):
     def _check(self) -> "Settings":
         loopback = self.host in ("localhost", "::1") or self.host.startswith("127.")
         if not loopback and self.api_key is None and not self.insecure:
-            raise ValueError("host: a non-loopback address needs api_key, or insecure to say that it is meant")
+            raise ValueError(
+                "host: a non-loopback address needs TASKGATE_API_KEY, or TASKGATE_INSECURE=true if it is meant"
+            )
+        if not self.handlers:
+            raise ValueError("handlers: name at least one module")
         if not all(map(is_name, self.queues)):
             raise ValueError("queues: names have 1 to 64 of A-Z a-z 0-9 . _ -")
         if self.redis_url is not None and not _is_redis_url(self.redis_url.get_secret_value()):
@@ -122,7 +139,7 @@ def load(environ: Mapping[str, str] | None = None, **options: Any) -> Settings:
     given: dict[str, Any] = {
         name.removeprefix(PREFIX).lower(): value
         for name, value in environ.items()
-        if name.startswith(PREFIX) and name not in _OTHERS and value != ""
+        if name.startswith(PREFIX) and name not in _OTHERS and (value != "" or name in _NEVER_EMPTY)
     }
     given |= {name: value for name, value in options.items() if value is not None}
     try:
@@ -133,6 +150,10 @@ def load(environ: Mapping[str, str] | None = None, **options: Any) -> Settings:
 
 _OTHERS = frozenset({"TASKGATE_URL"})
 """Read by the client commands, which need no other setting."""
+
+
+_NEVER_EMPTY = frozenset({"TASKGATE_HANDLERS"})
+"""Other variables are as if not set when they are empty; here the demo's handlers would be a surprise."""
 
 
 def _line(error: Any) -> str:

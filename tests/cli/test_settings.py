@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import ByteSize
 
-from taskgate.settings import Settings
+from taskgate.settings import Settings, SettingsError, load
 from tests.cli.conftest import Cli
 
 
@@ -95,8 +96,50 @@ def test_a_redis_url_that_is_one(cli: Cli, url: str) -> None:
 def test_a_check_of_several_settings_names_the_one_to_change(cli: Cli) -> None:
     by_option = cli("gateway", "--host", "0.0.0.0")
     by_variable = cli("gateway", env={"TASKGATE_HOST": "0.0.0.0"})
-    assert by_option.stderr.startswith("taskgate: --host: a non-loopback address needs")
-    assert by_variable.stderr.startswith("taskgate: TASKGATE_HOST: a non-loopback address needs")
+    needs = "a non-loopback address needs TASKGATE_API_KEY, or TASKGATE_INSECURE=true if it is meant"
+    assert by_option.stderr == f"taskgate: --host: {needs}\n"
+    assert by_variable.stderr == f"taskgate: TASKGATE_HOST: {needs}\n"
+
+
+NUMBERS = [name for name, field in Settings.model_fields.items() if field.annotation in (int, float, ByteSize)]
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "1e308", "9" * 30])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_has_bounds(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"^TASKGATE_{name.upper()}: [^\n]+$"):
+        load({f"TASKGATE_{name.upper()}": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("queue_limit_bytes", "0"),
+        ("max_body_bytes", "0"),
+        ("result_max_bytes", "0B"),
+        ("max_body_bytes", "257MiB"),
+        ("retention_s", str(3651 * 86_400)),
+        ("dead_retention_s", str(3651 * 86_400)),
+        ("pause_s", "86401"),
+        ("grace_s", "86401"),
+        ("stall_after_s", str(31 * 86_400)),
+        ("gateway_processes", "1025"),
+        ("worker_processes", "1025"),
+        ("async_processes", "1025"),
+    ],
+)
+def test_what_nobody_can_mean_is_refused(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"^TASKGATE_{name.upper()}: "):
+        load({f"TASKGATE_{name.upper()}": value})
+
+
+@pytest.mark.parametrize("given", ["", " ", ","])
+def test_no_handlers_at_all_is_refused(cli: Cli, given: str) -> None:
+    said = [cli("settings", env={"TASKGATE_HANDLERS": given}), cli("settings", "--handlers", given)]
+    assert [(one.exit_code, one.stderr) for one in said] == [
+        (2, "taskgate: TASKGATE_HANDLERS: name at least one module\n"),
+        (2, "taskgate: --handlers: name at least one module\n"),
+    ]
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:
