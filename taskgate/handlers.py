@@ -4,7 +4,6 @@ import hashlib
 import importlib
 import inspect
 import json
-import math
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ANY_JSON = object()
+_LONGEST_S = 366 * 86_400
+_MOST_MB = 2**30
 
 
 class _Json(NamedTuple):
@@ -224,17 +225,23 @@ def handler(
     """
     _check(task_type, "task type")
     _check(queue, "queue")
-    for name, value in {"timeout_s": timeout_s, "retry_base_s": retry_base_s, "retry_max_s": retry_max_s}.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} of {task_type!r} must be a positive number, not {value!r}")
-    if max_attempts < 1:
-        raise ValueError(f"max_attempts of {task_type!r} must be at least 1, not {max_attempts!r}")
+    _check_range(task_type, "timeout_s", timeout_s, kinds=(int, float), least=0.001, most=_LONGEST_S)
+    _check_range(task_type, "max_attempts", max_attempts, kinds=(int,), least=1, most=100)
+    _check_range(task_type, "retry_base_s", retry_base_s, kinds=(int, float), least=0, most=_LONGEST_S)
+    _check_range(task_type, "retry_max_s", retry_max_s, kinds=(int, float), least=0, most=_LONGEST_S)
+    if memory_limit_mb is not None:
+        _check_range(task_type, "memory_limit_mb", memory_limit_mb, kinds=(int,), least=1, most=_MOST_MB)
+    if not isinstance(fresh_process, bool):
+        raise TypeError(f"fresh_process of {task_type!r} must be True or False, not {fresh_process!r}")
+    causes: tuple[Any, ...] = retry_on if isinstance(retry_on, tuple) else (retry_on,)
+    if not all(isinstance(cause, type) and issubclass(cause, BaseException) for cause in causes):
+        raise TypeError(f"retry_on of {task_type!r} must be an exception class or a tuple of them, not {retry_on!r}")
     options = Options(
         timeout_s=timeout_s,
         max_attempts=max_attempts,
         retry_base_s=retry_base_s,
         retry_max_s=retry_max_s,
-        retry_on=retry_on if isinstance(retry_on, tuple) else (retry_on,),
+        retry_on=causes,
         queue=queue,
         memory_limit_mb=memory_limit_mb,
         fresh_process=fresh_process,
@@ -263,13 +270,23 @@ def load(modules: Iterable[str]) -> Handlers:
         HandlerError: one cannot be imported (the cause is chained), or does not declare what it should.
     """
     for name in modules:
+        before = len(_declared), len(_starts)
         module = _imported(name)
         for found in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{name}."):
             _imported(found.name)
+        if before == (len(_declared), len(_starts)) and not _declares(module):
+            raise HandlerError(f"handlers: {name} declares no handler")
     handlers = Handlers(_declared.values(), _starts.values())
     for one in handlers.values():
         one.prepare()
     return handlers
+
+
+def _declares(module: ModuleType) -> bool:
+    """Whether a module that was imported before has a handler: in it, below it, or by import from another."""
+    functions = [*(one.function for one in _declared.values()), *_starts.values()]
+    inside = any(f"{one.__module__}.".startswith(f"{module.__name__}.") for one in functions)
+    return inside or any(one is value for value in vars(module).values() for one in functions)
 
 
 def _imported(name: str) -> ModuleType:
@@ -279,9 +296,21 @@ def _imported(name: str) -> ModuleType:
         raise HandlerError(f"handlers: cannot import {name!r}: {type(error).__name__}: {error}") from error
 
 
-def _check(name: str, what: str) -> None:
+def _check(name: object, what: str) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a string, not {name!r}")
     if not is_name(name):
         raise ValueError(f"{what} {name!r}: names have 1 to 64 of A-Z a-z 0-9 . _ -")
+
+
+def _check_range(
+    task_type: str, option: str, value: object, *, kinds: tuple[type, ...], least: float, most: float
+) -> None:
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        kind = "a whole number" if kinds == (int,) else "a number"
+        raise TypeError(f"{option} of {task_type!r} must be {kind}, not {value!r}")
+    if not (isinstance(value, int | float) and least <= value <= most):  # nor NaN
+        raise ValueError(f"{option} of {task_type!r} must be from {least} to {most}, not {value!r}")
 
 
 def _parameters(function: Callable[..., Any]) -> tuple[bool, bool]:

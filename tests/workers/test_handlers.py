@@ -14,6 +14,9 @@ from typing_extensions import TypedDict
 
 from taskgate import Attempt, Fail, Retry, handler, testing
 from taskgate.handlers import Handler, HandlerError, Options, _declared, load
+from taskgate.up import tryout
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -167,13 +170,51 @@ def test_what_cannot_be_a_handler_is_refused() -> None:
         {"timeout_s": float("nan")},
         {"timeout_s": float("inf")},
         {"max_attempts": 0},
+        {"timeout_s": 367 * 86_400},
+        {"max_attempts": 101},
         {"retry_base_s": -1},
+        {"retry_max_s": float("inf")},
+        {"memory_limit_mb": 0},
         {"queue": "a b"},
     ],
 )
 def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011
+    with pytest.raises(ValueError, match=f"{next(iter(options))} .*"):
         handler("x", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout_s": True},
+        {"timeout_s": "60"},
+        {"timeout_s": None},
+        {"max_attempts": 2.0},
+        {"max_attempts": True},
+        {"retry_base_s": "1"},
+        {"retry_max_s": True},
+        {"retry_on": "ValueError"},
+        {"retry_on": (ValueError, 3)},
+        {"queue": None},
+        {"memory_limit_mb": 1.5},
+        {"memory_limit_mb": True},
+        {"fresh_process": 1},
+    ],
+)
+def test_options_of_another_type_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(options))} .*must be"):
+        handler("x", **options)
+
+
+def test_a_decorator_without_its_type_is_refused() -> None:
+    def work(payload: Any) -> None: ...
+
+    with pytest.raises(TypeError, match="task type must be a string"):
+        handler(work)  # type: ignore[arg-type]
+
+
+def test_retries_may_be_immediate() -> None:
+    handler("x", retry_base_s=0, retry_max_s=0)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 65, "é"])
@@ -230,6 +271,31 @@ def test_a_module_that_cannot_be_used_is_named(
 
     with pytest.raises(HandlerError, match=said):
         load([name])
+
+
+def test_a_module_without_a_handler_is_refused() -> None:
+    with pytest.raises(HandlerError, match="json declares no handler"):
+        load(["json"])
+
+
+def test_a_module_that_takes_its_handlers_from_another_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made.py").write_text("from taskgate import handler\n@handler('made')\ndef f(p): ...\n")
+    (tmp_path / "facade.py").write_text("from made import f\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "made" in load(["made", "facade"])
+    assert "made" in load(["facade"])
+
+
+def test_tryout_says_in_its_last_line_which_option_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text("from taskgate import handler\n@handler('x', timeout_s='60')\ndef f(p): ...\n")
+    command = [sys.executable, str(tryout.__file__), "odd"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == (
+        "taskgate: handlers: cannot import 'odd': TypeError: timeout_s of 'x' must be a number, not '60'"
+    )
 
 
 def test_two_handlers_of_one_type_are_refused(tmp_path: Path) -> None:
