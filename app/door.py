@@ -4,7 +4,7 @@ import hmac
 import itertools
 import os
 import re
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import structlog
@@ -85,6 +85,8 @@ class Door:
                 raise Problem("method-not-allowed", headers={"Allow": "POST"})
             self._check_serving()
             body = await read_body(receive, headers, self._max_body)
+            if b"content-encoding" in headers or b"idempotency-key" in headers:
+                _check_lines(scope["headers"])
             return await self.gateway.submit(body, caller, headers)
         if path.startswith("/tasks/") and "/" not in (task_id := path[7:]):
             if method not in ("GET", "HEAD"):
@@ -142,3 +144,17 @@ class Door:
         self.gateway.refusals.note(problem)
         body = problem.body(request_id)
         return Reply(problem.status, [*problem.raw_headers(), length(body)], body)
+
+
+def _check_lines(lines: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse a submission for headers that only the whole list shows: a dict keeps the last of each."""
+    lines = list(lines)
+    codings = [value.strip().lower() for name, value in lines if name == b"content-encoding"]
+    if any(coding not in (b"", b"identity") for coding in codings):
+        raise Problem(
+            "unsupported-media-type",
+            "Send the body without Content-Encoding.",
+            headers={"Accept-Encoding": "identity"},
+        )
+    if sum(name == b"idempotency-key" for name, _ in lines) > 1:
+        raise Problem("idempotency-key-invalid", "More than one Idempotency-Key header.")
