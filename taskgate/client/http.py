@@ -181,9 +181,9 @@ def _base(url: str) -> httpx.URL:
     try:
         base = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ValueError(f"not a URL: {url!r} ({error})") from None
+        raise ValueError(f"not a URL: {url!r} ({error}); set TASKGATE_URL") from None
     if base.scheme not in ("http", "https") or not base.host:
-        raise ValueError(f"not an http(s) URL: {url!r}")
+        raise ValueError(f"not an http(s) URL: {url!r}; set TASKGATE_URL")
     return base
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 
 _TIMEOUT_S = 2.0
@@ -28,10 +29,14 @@ def check_free(host: str, port: int) -> None:
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+    except UnicodeError:  # of a host name that is too long, or has an empty part
+        raise AddressError(f"cannot listen on {host} port {port}: TASKGATE_HOST is no host name") from None
     except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        advice = "stop what uses it, or choose another with TASKGATE_PORT (0 picks a free one)"
         raise AddressError(
             f"cannot listen on {host} port {port} ({error.strerror}): "
-            "stop what uses it, or choose another with TASKGATE_PORT (0 picks a free one)"
+            + (advice if taken else "TASKGATE_HOST must be an address of this machine, TASKGATE_PORT one you may use")
         ) from None
 
 

@@ -92,6 +92,13 @@ def test_wrong_usage_is_exit_2(cli: Cli, args: list[str]) -> None:
     assert cli(*args).exit_code == 2
 
 
+@pytest.mark.parametrize("url", ["nowhere", "ftp://host", "http://[::"])
+def test_a_url_that_is_none_names_its_variable(cli: Cli, url: str) -> None:
+    done = cli("status", TASK_ID, env={"TASKGATE_URL": url})
+    assert done.exit_code == 2
+    assert done.stderr.endswith("set TASKGATE_URL\n")
+
+
 @pytest.mark.parametrize("how", ["--wait", "--watch"])
 def test_submit_that_waits_ends_with_the_result(cli: Cli, receiver: Receiver, how: str) -> None:
     receiver.answers += [answer(202, TASK), stream(SUCCESS), answer(200, b'{"text":"hello"}')]
