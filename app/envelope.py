@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,17 +12,18 @@ from msgspec import Meta
 
 from app.errors import Fault, Problem
 from taskgate.contract.ids import NAME, is_name
+from taskgate.contract.limits import (
+    MAX_ATTEMPTS,
+    MAX_DELAY_S,
+    MAX_DEPTH,
+    MAX_METADATA_BYTES,
+    MAX_PRIORITY,
+    MAX_TIMEOUT_S,
+)
 
-MAX_DEPTH = 200
-"""Levels of arrays and objects around a value in a payload: pydantic_core's own limit, the same on every Python."""
-
-MAX_METADATA_BYTES = 4_096
-MAX_DELAY_S = 366 * 86_400
-MAX_ATTEMPTS = 100
 _NAMES = "names have 1 to 64 of A-Z a-z 0-9 . _ -"
 
 _Name = Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": f"^{NAME.pattern}$"})]
-_Seconds = Annotated[float, Meta(gt=0, le=MAX_DELAY_S)]
 
 
 class Envelope(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -30,11 +32,11 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     type: _Name
     payload: msgspec.Raw
     queue: _Name | None = None
-    priority: Annotated[int, Meta(ge=0, le=9)] = 5
+    priority: Annotated[int, Meta(ge=0, le=MAX_PRIORITY)] = 5
     delay_s: Annotated[float, Meta(ge=0, le=MAX_DELAY_S)] | None = None
     run_at: Annotated[datetime, Meta(tz=True)] | None = None
-    deadline_s: _Seconds | None = None
-    timeout_s: _Seconds | None = None
+    deadline_s: Annotated[float, Meta(gt=0, le=MAX_DELAY_S)] | None = None
+    timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | None = None
     metadata: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
@@ -59,6 +61,8 @@ def parse(body: bytes) -> Envelope:
         _refuse_duplicates(body)
     if envelope.delay_s is not None and envelope.run_at is not None:
         raise invalid(Fault("#/run_at", "delay_s and run_at exclude each other", "conflict"))
+    if envelope.run_at is not None and envelope.run_at.timestamp() - time.time() > MAX_DELAY_S:
+        raise invalid(Fault("#/run_at", f"at most {MAX_DELAY_S} seconds from now", "out-of-range"))
     if envelope.queue is not None and not is_name(envelope.queue):
         raise invalid(Fault("#/queue", _NAMES, "invalid"))
     if metadata := bytes(envelope.metadata):

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
@@ -69,9 +70,9 @@ class SubmitEndpoint:
             priority=spec.priority,
             spec=_spec_json(spec),
             payload=payload,
-            delay_ms=round(task.delay_s * 1000) if task.delay_s else 0,
+            delay_ms=_milliseconds(task.delay_s),
             run_at_ms=round(task.run_at.timestamp() * 1000) if task.run_at else 0,
-            deadline_ms=round(task.deadline_s * 1000) if task.deadline_s else 0,
+            deadline_ms=_milliseconds(task.deadline_s),
             idempotency_key=idempotency,
             fingerprint=sha256(media_type + b"\0" + body).hexdigest() if idempotency else "",
         )
@@ -94,6 +95,11 @@ class SubmitEndpoint:
 
 def _submitter(store: Store, limits: Limits) -> Callable[[Sequence[Submission]], Awaitable[Sequence[Outcome]]]:
     return functools.partial(store.submit, limits=limits)
+
+
+def _milliseconds(seconds: float | None) -> int:
+    """0 means none, so nothing above 0 may become it; rounded up, but not for the noise of a float (1.1 s)."""
+    return max(1, math.ceil(round(seconds * 1000, 6))) if seconds else 0
 
 
 def _size(submission: Submission) -> int:

@@ -17,21 +17,26 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from taskgate.contract.ids import is_name, new_task_id
+from taskgate.contract.limits import (
+    MAX_ATTEMPTS,
+    MAX_DELAY_S,
+    MAX_METADATA_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_PRIORITY,
+    MAX_TIMEOUT_S,
+)
 
 MAX_SUBMITTED = 100
 MAX_EVENT_BYTES = 16 * 1024
 MAX_CHECKPOINT_BYTES = 256 * 1024
-MAX_PAYLOAD_BYTES = 1024 * 1024
 
 
 class Retry(Exception):
     """Run the task again, `after_s` from now; without it, after the backoff of its type."""
 
     def __init__(self, after_s: float | None = None, reason: str = "") -> None:
-        if after_s is not None and not 0 <= after_s <= 366 * 86_400:
-            raise ValueError(f"after_s must lie between 0 and a year, not {after_s!r}")
         super().__init__(reason or "the handler asked for a retry")
-        self.after_s = after_s
+        self.after_s = None if after_s is None else seconds("after_s", after_s, MAX_DELAY_S)
 
 
 class Fail(Exception):
@@ -70,7 +75,8 @@ class SubmittedTask(NamedTuple):
     deadline_s: float | None
     timeout_s: float | None
     max_attempts: int | None
-    metadata: Mapping[str, Any] | None
+    metadata: bytes
+    """JSON object; empty when there is none."""
 
 
 class Attempt(ABC):
@@ -166,25 +172,26 @@ class Attempt(ABC):
         """Submit a task together with the success of this attempt; the id is known at once.
 
         Raises:
-            ValueError: the 101st, or an option out of range.
+            ValueError: the 101st, an option out of range, or what is no JSON or too large.
+            TypeError: an option of another type.
         """
         if len(self.submitted) >= MAX_SUBMITTED:
             raise ValueError(f"an attempt submits at most {MAX_SUBMITTED} tasks")
-        if not is_name(task_type) or (queue is not None and not is_name(queue)):
-            raise ValueError("type and queue are names: 1 to 64 of A-Z a-z 0-9 . _ -")
-        if not 0 <= priority <= 9 or not 0 <= delay_s < float("inf"):
-            raise ValueError("priority lies between 0 and 9, delay_s is not negative")
-        if any(value is not None and not 0 < value < float("inf") for value in (deadline_s, timeout_s, max_attempts)):
-            raise ValueError("deadline_s, timeout_s and max_attempts are positive")
-        raw = json_bytes(payload, limit=MAX_PAYLOAD_BYTES)
-        # The parent's byte: one script ends the parent and accepts these, so they must lie in its partition.
-        task_id = new_task_id(partition_byte=int(self.id[-2:], 16))
-        self.submitted.append(
-            SubmittedTask(
-                task_id, task_type, raw, queue, priority, delay_s, deadline_s, timeout_s, max_attempts, metadata
-            )
+        task = SubmittedTask(
+            # The parent's byte: one script ends the parent and accepts these, so they must lie in its partition.
+            id=new_task_id(partition_byte=int(self.id[-2:], 16)),
+            type=_name("task_type", task_type),
+            payload=json_bytes(payload, limit=MAX_PAYLOAD_BYTES),
+            queue=None if queue is None else _name("queue", queue),
+            priority=_whole("priority", priority, 0, MAX_PRIORITY),
+            delay_s=seconds("delay_s", delay_s, MAX_DELAY_S),
+            deadline_s=None if deadline_s is None else _positive("deadline_s", deadline_s, MAX_DELAY_S),
+            timeout_s=None if timeout_s is None else _positive("timeout_s", timeout_s, MAX_TIMEOUT_S),
+            max_attempts=None if max_attempts is None else _whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
+            metadata=_metadata(metadata),
         )
-        return task_id
+        self.submitted.append(task)
+        return task.id
 
     @cached_property
     def log(self) -> Any:
@@ -192,6 +199,50 @@ class Attempt(ABC):
         import structlog
 
         return structlog.get_logger().bind(task_id=self.id, task_type=self.type, attempt=self.number)
+
+
+def seconds(what: str, value: Any, most: float) -> float:
+    """`value`, a number between 0 and `most`.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{what} must be a number, not {type(value).__name__}")
+    if not 0 <= value <= most:  # NaN as well; before float(), which overflows
+        raise ValueError(f"{what} must lie between 0 and {most}")
+    return float(value)
+
+
+def _positive(what: str, value: Any, most: float) -> float:
+    number = seconds(what, value, most)
+    if number == 0:
+        raise ValueError(f"{what} must be above 0")
+    return number
+
+
+def _whole(what: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be a whole number, not {type(value).__name__}")
+    if not least <= value <= most:
+        raise ValueError(f"{what} must lie between {least} and {most}")
+    return int(value)
+
+
+def _name(what: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+    if not is_name(value):
+        raise ValueError(f"{what}: names have 1 to 64 of A-Z a-z 0-9 . _ -")
+    return str.__str__(value)  # the text of a str enum too
+
+
+def _metadata(value: Any) -> bytes:
+    if value is None:
+        return b""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"metadata must be a mapping, not {type(value).__name__}")
+    return json_bytes(dict(value), limit=MAX_METADATA_BYTES) if value else b""
 
 
 def json_bytes(value: Any, *, limit: int) -> bytes:

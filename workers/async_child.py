@@ -127,19 +127,14 @@ class AsyncChild:
         record = self._records[task.record]
         shown = record.sample()
         record.end()
-        self._send(
-            wire.Done(
-                seq=task.seq,
-                outcome=outcome.outcome,
-                result=outcome.result,
-                error=outcome.error,
-                may_retry=outcome.may_retry,
-                retry_after_s=outcome.retry_after_s,
-                progress=shown.progress if shown else None,
-                submitted=attempt.submissions() if outcome.outcome == "succeeded" else [],
-                run_ns=boot_ns() - started_ns,
-                gc_ns=self._words[GC_NS] - gc_ns,
-            )
+        execution.send_done(
+            self._send,
+            seq=task.seq,
+            outcome=outcome,
+            attempt=attempt,
+            progress=shown.progress if shown else None,
+            run_ns=boot_ns() - started_ns,
+            gc_ns=self._words[GC_NS] - gc_ns,
         )
         self._ended(last=task.last)
 

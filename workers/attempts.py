@@ -63,10 +63,12 @@ class ChildAttempt(Attempt):
         self._report_wait(text)
 
     def submissions(self) -> list[Submitted]:
-        """What goes with the end of the attempt."""
-        return [
-            Submitted(*one[:-1], msgspec.json.encode(one.metadata) if one.metadata else b"") for one in self.submitted
-        ]
+        """What goes with the end of the attempt.
+
+        Raises:
+            msgspec.ValidationError: the handler has put something of its own into `submitted`.
+        """
+        return msgspec.convert([tuple(one) for one in self.submitted], list[Submitted])
 
     def close(self) -> None:
         """Threads that the handler left behind report into the void, not into the next task's record."""

@@ -1,15 +1,19 @@
 """Whatever a handler does becomes an outcome; only the death of the process escapes."""
 
 from asyncio import CancelledError
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from taskgate.attempt import Canceled, Drained, Fail, Retry, Stopped, TimedOut
+from taskgate.attempt import Canceled, Drained, Fail, Retry, Stopped, TimedOut, seconds
+from taskgate.contract.limits import MAX_DELAY_S
 from taskgate.contract.states import ErrorKind
 from taskgate.handlers import Handler
-from workers.failures import clean, describe, error_json, message_of
-from workers.slot import StopReason
+from workers import wire
+from workers.attempts import ChildAttempt
+from workers.failures import clean, describe, error_json, is_a, message_of
+from workers.slot import Progress, StopReason
 
 STOPS: dict[StopReason, type[Stopped]] = {
     StopReason.CANCEL: Canceled,
@@ -73,13 +77,21 @@ def succeeded(handler: Handler, result: Any, result_max_bytes: int) -> Outcome:
 
 def failed(handler: Handler, error: BaseException, stop: StopReason | None) -> Outcome:
     """What came out of the handler. After a stop was asked for (`stop`), only Retry and Fail say more than that."""
-    if isinstance(error, Retry):
-        return Outcome("retry", error=describe(error), may_retry=True, retry_after_s=error.after_s)
-    if isinstance(error, Fail):
+    if is_a(error, Retry):
+        return Outcome("retry", error=describe(error), may_retry=True, retry_after_s=_asked_s(error))
+    if is_a(error, Fail):
         return Outcome("failed", error=describe(error))
     if stop is not None:
         return stopped(stop, error)
-    return Outcome("failed", error=describe(error), may_retry=isinstance(error, handler.options.retry_on))
+    return Outcome("failed", error=describe(error), may_retry=is_a(error, handler.options.retry_on))
+
+
+def _asked_s(error: Retry) -> float | None:
+    """What a Retry asks for; one that the handler has tampered with asks for nothing."""
+    try:
+        return None if error.after_s is None else seconds("after_s", error.after_s, MAX_DELAY_S)
+    except BaseException:  # noqa: BLE001 — a subclass of the handler's
+        return None
 
 
 def stopped(reason: StopReason, error: BaseException | None = None) -> Outcome:
@@ -89,6 +101,47 @@ def stopped(reason: StopReason, error: BaseException | None = None) -> Outcome:
         return Outcome(outcome, error=error_json(kind, message))
     own = type(error) in (Canceled, TimedOut, Drained, CancelledError)
     return Outcome(outcome, error=describe(error, kind, message=message if own else None))
+
+
+def send_done(
+    send: Callable[[wire.Message], None],
+    *,
+    seq: int,
+    outcome: Outcome,
+    attempt: ChildAttempt,
+    progress: Progress | None,
+    run_ns: int,
+    gc_ns: int,
+    cpu_ns: int | None = None,
+) -> None:
+    """Send the end of a task; one that cannot be sent becomes the failure of that task.
+
+    Raises:
+        OSError: nobody is there to receive.
+    """
+
+    def done(outcome: Outcome, submitted: list[wire.Submitted]) -> wire.Done:
+        return wire.Done(
+            seq=seq,
+            outcome=outcome.outcome,
+            result=outcome.result,
+            error=outcome.error,
+            may_retry=outcome.may_retry,
+            retry_after_s=outcome.retry_after_s,
+            progress=progress,
+            submitted=submitted,
+            run_ns=run_ns,
+            cpu_ns=cpu_ns,
+            gc_ns=gc_ns,
+        )
+
+    try:
+        send(done(outcome, attempt.submissions() if outcome.outcome == "succeeded" else []))
+    except BaseException as error:  # noqa: BLE001 — `submitted` is in the handler's hands
+        message = f"the end of the attempt cannot be sent: {message_of(error)}"
+        # No memory or descriptors left: trouble of this process, another one may do better.
+        may_retry = is_a(error, (OSError, MemoryError))
+        send(done(Outcome("failed", error=error_json(ErrorKind.RESULT, message), may_retry=may_retry), []))
 
 
 def _mismatch(kind: ErrorKind, what: str, error: ValidationError) -> bytes:

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from traceback import StackSummary, walk_tb
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
 from taskgate import handlers
 from taskgate.contract.states import ErrorKind
+
+E = TypeVar("E", bound=BaseException)
 
 MESSAGE_CHARS = 2_000
 TRACEBACK_CHARS = 16_000
@@ -35,11 +37,16 @@ def error_json(kind: ErrorKind, message: str, **facts: Any) -> bytes:
 def describe(error: BaseException, kind: ErrorKind = ErrorKind.EXCEPTION, *, message: str | None = None) -> bytes:
     """`error` with its type, message (or `message`) and traceback. Never raises, however hostile the exception is."""
     return error_json(
-        ErrorKind.MEMORY if isinstance(error, MemoryError) and kind is ErrorKind.EXCEPTION else kind,
+        ErrorKind.MEMORY if is_a(error, MemoryError) and kind is ErrorKind.EXCEPTION else kind,
         message_of(error) if message is None else message,
         type=_type_name(error),
-        traceback=clean("".join(_lines(error)), TRACEBACK_CHARS, keep_end=True),
+        traceback=_traceback(error),
     )
+
+
+def is_a(error: BaseException, kinds: type[E] | tuple[type[E], ...]) -> TypeGuard[E]:
+    """As `except` sees it: isinstance() would also ask `__class__`, which may be code of the handler's."""
+    return issubclass(type(error), kinds)
 
 
 def clean(text: str, limit: int, *, keep_end: bool = False) -> str:
@@ -71,6 +78,13 @@ def _type_name(error: BaseException) -> str:
     return clean(name if module == "builtins" else f"{module}.{name}", 200)
 
 
+def _traceback(error: BaseException) -> str:
+    try:
+        return clean("".join(_lines(error)), TRACEBACK_CHARS, keep_end=True)
+    except BaseException as broken:  # noqa: BLE001 — handler code: its attributes may do anything
+        return f"<its traceback cannot be read: {type(broken).__name__}>"
+
+
 def _lines(error: BaseException) -> Iterator[str]:
     """Like traceback.format_exception, but of a bounded part of the chain, of groups and of the frames."""
     chain: list[tuple[BaseException, str]] = []
@@ -92,7 +106,7 @@ def _lines(error: BaseException) -> Iterator[str]:
         after = link
         yield from _frames(one.__traceback__)
         yield f"{_type_name(one)}: {clean(message_of(one), MESSAGE_CHARS)}\n"
-        if isinstance(one, BaseExceptionGroup):
+        if is_a(one, BaseExceptionGroup):
             for inner in one.exceptions[:_GROUP]:
                 yield f"  + {_type_name(inner)}: {clean(message_of(inner), 500)}\n"
                 yield from (f"  | {line}" for line in _frames(inner.__traceback__))

@@ -88,20 +88,15 @@ class SyncChild:
         shown = record.sample() if record.has_progress() else None
         self._words[RUNNING] = 0
         record.end()
-        self._send(
-            wire.Done(
-                seq=task.seq,
-                outcome=outcome.outcome,
-                result=outcome.result,
-                error=outcome.error,
-                may_retry=outcome.may_retry,
-                retry_after_s=outcome.retry_after_s,
-                progress=shown.progress if shown else None,
-                submitted=attempt.submissions() if outcome.outcome == "succeeded" else [],
-                run_ns=run_ns,
-                cpu_ns=time.process_time_ns() - cpu_ns,
-                gc_ns=self._words[GC_NS] - gc_ns,
-            )
+        execution.send_done(
+            self._send,
+            seq=task.seq,
+            outcome=outcome,
+            attempt=attempt,
+            progress=shown.progress if shown else None,
+            run_ns=run_ns,
+            cpu_ns=time.process_time_ns() - cpu_ns,
+            gc_ns=self._words[GC_NS] - gc_ns,
         )
         if not task.last:
             self._tell(self._hygiene.ran(run_ns))

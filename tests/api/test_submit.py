@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from app.door import Door
-from app.envelope import MAX_DEPTH
 from taskgate.contract import ids
+from taskgate.contract.limits import MAX_DEPTH
 from taskgate.contract.store import Store
 from tests.api.conftest import Worker, client_of, submit
 

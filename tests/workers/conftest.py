@@ -19,6 +19,14 @@ JOBS = "tests.workers.jobs"
 FOREVER_NS = 10**12
 WITHIN_S = 20
 
+UNSENDABLE = [
+    ("submitted object", "result"),
+    ("submitted none", "result"),
+    ("submitted wrong", "result"),
+    ("hidden class", "exception"),
+]
+"""Payloads of `ends_badly`, and the kind of error that they end with."""
+
 
 def claimed(
     task_type: str,

@@ -8,6 +8,7 @@ import locale
 import math
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -79,6 +80,47 @@ def reports(payload: Any, attempt: Attempt) -> None:
 def submits_and_fails(payload: Any, attempt: Attempt) -> None:
     attempt.submit("child")
     raise ValueError("no")
+
+
+class HidesItsClass(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("nobody may know")
+
+
+class AsksWrongly(Retry):
+    def __init__(self) -> None:
+        self.after_s = "soon"  # type: ignore[assignment]
+
+
+@handler("ends_badly")
+def ends_badly(payload: str, attempt: Attempt) -> Any:
+    """What cannot be sent as it is."""
+    match payload:
+        case "submitted object":
+            attempt.submitted.append(object())  # type: ignore[arg-type]
+        case "submitted none":
+            attempt.submitted = None  # type: ignore[assignment]
+        case "submitted wrong":
+            attempt.submit("child")
+            attempt.submitted[0] = attempt.submitted[0]._replace(priority="high")  # type: ignore[arg-type]
+        case "hidden class":
+            raise HidesItsClass
+        case "no descriptors":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            return "x" * 200_000
+    return None
+
+
+@handler("asks_wrongly")
+def asks_wrongly(payload: Any) -> None:
+    raise AsksWrongly
+
+
+@handler("async.ends_badly")
+async def async_ends_badly(payload: str, attempt: Attempt) -> Any:
+    await asyncio.sleep(0)
+    return ends_badly(payload, attempt)
 
 
 @handler("waits_for")

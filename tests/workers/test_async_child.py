@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.workers.conftest import Watched, error, reported, until
+from tests.workers.conftest import UNSENDABLE, Watched, error, reported, until
 from workers import wire
 from workers.slot import StopReason
 
@@ -37,6 +37,17 @@ async def test_what_a_handler_raises_fails_its_task_only(child: Child, payload: 
     done = await watched.run("async.raises", payload)
 
     assert (done.outcome, error(done)["kind"]) == ("failed", "exception")
+    assert (await watched.done(neighbour)).outcome == "succeeded"
+
+
+@pytest.mark.parametrize(("what", "kind"), UNSENDABLE)
+async def test_an_end_that_cannot_be_sent_fails_that_task_only(child: Child, what: str, kind: str) -> None:
+    watched = await child("async", slots=2).ready()
+    neighbour = watched.hand("async.sleeps", 0.2)
+
+    done = await watched.run("async.ends_badly", what)
+
+    assert (done.outcome, error(done)["kind"], done.submitted) == ("failed", kind, [])
     assert (await watched.done(neighbour)).outcome == "succeeded"
 
 

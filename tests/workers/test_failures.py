@@ -46,6 +46,18 @@ class StrIsOdd(Exception):
         return OddText("odd")
 
 
+class HidesItsClass(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("nobody may know")
+
+
+class HidesItsCause(Exception):
+    @property
+    def __cause__(self) -> Any:  # type: ignore[override]
+        raise SystemExit
+
+
 def described(error: BaseException, **facts: Any) -> dict[str, Any]:
     try:
         raise error
@@ -81,6 +93,16 @@ def test_what_the_exception_holds_does_not_matter() -> None:
 @pytest.mark.parametrize("error", [StrRaises(), StrIsNone()])
 def test_a_message_that_cannot_be_read(error: Exception) -> None:
     assert "cannot be read" in described(error)["message"]
+
+
+def test_an_exception_that_hides_its_class() -> None:
+    assert described(HidesItsClass("m"))["type"] == f"{__name__}.HidesItsClass"
+
+
+def test_an_exception_that_hides_its_cause() -> None:
+    shown = described(HidesItsCause("m"))
+
+    assert (shown["message"], "cannot be read" in shown["traceback"]) == ("m", True)
 
 
 def test_a_message_that_is_no_real_string() -> None:

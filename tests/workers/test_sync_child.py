@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.conftest import Watched, claimed, error, reported, until
+from tests.workers.conftest import UNSENDABLE, Watched, claimed, error, reported, until
 from workers import wire
 from workers.slot import StopReason, boot_ns
 
@@ -188,6 +188,30 @@ async def test_a_result_that_is_none_fails_that_task_only(child: Child, what: st
 
     assert (done.outcome, error(done)["kind"], done.may_retry) == ("failed", "result", False)
     assert (await watched.run("returns", "medium")).outcome == "succeeded"
+
+
+@pytest.mark.parametrize(("what", "kind"), UNSENDABLE)
+async def test_an_end_that_cannot_be_sent_fails_that_task_only(child: Child, what: str, kind: str) -> None:
+    watched = await child().ready()
+
+    done = await watched.run("ends_badly", what)
+
+    assert (done.outcome, error(done)["kind"], done.submitted) == ("failed", kind, [])
+    assert json.loads((await watched.run("echo", 1)).result) == 1
+
+
+async def test_a_result_without_a_descriptor_to_send_it_by_is_tried_again(child: Child) -> None:
+    watched = await child().ready()
+
+    done = await watched.run("ends_badly", "no descriptors")
+
+    assert (done.outcome, error(done)["kind"], done.may_retry) == ("failed", "result", True)
+
+
+async def test_a_retry_that_was_tampered_with_follows_the_type(child: Child) -> None:
+    done = await (await child().ready()).run("asks_wrongly")
+
+    assert (done.outcome, done.retry_after_s) == ("retry", None)
 
 
 async def test_a_result_must_fit_its_annotation(child: Child) -> None:

@@ -1,0 +1,14 @@
+"""The bounds of a submission, the same over HTTP and from a handler."""
+
+MAX_DELAY_S = 366 * 86_400
+"""Of `delay_s`, `deadline_s`, how far away `run_at` lies, and what `Retry` asks for."""
+
+MAX_TIMEOUT_S = 366 * 86_400
+MAX_ATTEMPTS = 100
+MAX_PRIORITY = 9
+MAX_METADATA_BYTES = 4 * 1024
+MAX_PAYLOAD_BYTES = 1024 * 1024
+"""From a handler; over HTTP the whole body has `max_body_bytes`."""
+
+MAX_DEPTH = 200
+"""Levels of arrays and objects around a value in a payload: pydantic_core's own limit, the same on every Python."""
