@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
@@ -16,6 +15,7 @@ from app.types import TypeRegistry
 from taskgate.contract import ids
 from taskgate.contract.errors import IdempotencyConflict, QueueFull, TaskgateError
 from taskgate.contract.group import Group
+from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec, TypeInfo
 from taskgate.contract.store import Store
 
@@ -70,9 +70,9 @@ class SubmitEndpoint:
             priority=spec.priority,
             spec=_spec_json(spec),
             payload=payload,
-            delay_ms=_milliseconds(task.delay_s),
+            delay_ms=milliseconds(task.delay_s),
             run_at_ms=round(task.run_at.timestamp() * 1000) if task.run_at else 0,
-            deadline_ms=_milliseconds(task.deadline_s),
+            deadline_ms=milliseconds(task.deadline_s),
             idempotency_key=idempotency,
             fingerprint=sha256(media_type + b"\0" + body).hexdigest() if idempotency else "",
         )
@@ -95,11 +95,6 @@ class SubmitEndpoint:
 
 def _submitter(store: Store, limits: Limits) -> Callable[[Sequence[Submission]], Awaitable[Sequence[Outcome]]]:
     return functools.partial(store.submit, limits=limits)
-
-
-def _milliseconds(seconds: float | None) -> int:
-    """0 means none, so nothing above 0 may become it; rounded up, but not for the noise of a float (1.1 s)."""
-    return max(1, math.ceil(round(seconds * 1000, 6))) if seconds else 0
 
 
 def _size(submission: Submission) -> int:

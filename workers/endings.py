@@ -1,11 +1,11 @@
 """What an attempt's end becomes: the outcome for the store, and the error that says why."""
 
-import math
 import signal
 from collections.abc import Mapping
 
 import msgspec
 
+from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Finish, Submission, TaskSpec, TypeInfo
 from taskgate.contract.states import ErrorKind
 from workers import retry
@@ -57,7 +57,7 @@ def retry_delay_ms(handler: HandlerInfo | None, attempt: int, asked_s: float | N
     if asked_s is None:
         base_s, max_s = (handler.retry_base_s, handler.retry_max_s) if handler else (1.0, 300.0)
         asked_s = retry.delay_s(attempt, base_s=base_s, max_s=max_s)
-    return round(asked_s * 1000)
+    return milliseconds(asked_s)
 
 
 def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]) -> Submission:
@@ -84,8 +84,8 @@ def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]
         priority=spec.priority,
         spec=_json(spec),
         payload=child.payload,
-        delay_ms=math.ceil(child.delay_s * 1000),
-        deadline_ms=math.ceil((child.deadline_s or 0) * 1000),
+        delay_ms=milliseconds(child.delay_s),
+        deadline_ms=milliseconds(child.deadline_s),
     )
 
 

@@ -1,5 +1,7 @@
 """The bounds of a submission, the same over HTTP and from a handler."""
 
+import math
+
 MAX_DELAY_S = 366 * 86_400
 """Of `delay_s`, `deadline_s`, how far away `run_at` lies, and what `Retry` asks for."""
 
@@ -12,3 +14,8 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 
 MAX_DEPTH = 200
 """Levels of arrays and objects around a value in a payload: pydantic_core's own limit, the same on every Python."""
+
+
+def milliseconds(seconds: float | None) -> int:
+    """0 means none, so nothing above 0 may become it; rounded up, but not for the noise of a float (1.1 s)."""
+    return max(1, math.ceil(round(seconds * 1000, 6))) if seconds else 0
