@@ -21,7 +21,7 @@ async def test_a_new_task_reads_as_it_was_submitted(store: Store, clock: Clock) 
     await submit(store, item)
     record = await read(store, item.id)
     assert (record.id, record.spec.tenant, record.spec.priority, record.spec.timeout_s) == (item.id, "a", 7, 2.5)
-    assert bytes(record.spec.metadata) == b'{"a":1}'
+    assert record.spec.metadata == msgspec.Raw(b'{"a":1}')
     assert (record.created_ms, record.now_ms, record.deadline_ms) == (clock.now, clock.now, clock.now + 500)
     assert (record.started_ms, record.finished_ms, record.purge_ms, record.epoch) == (0, 0, 0, 0)
     assert (record.worker, record.progress, record.effort, record.error) == ("", b"", b"", b"")
