@@ -62,9 +62,10 @@ def clean(text: str, limit: int, *, keep_end: bool = False) -> str:
 
 
 def message_of(error: BaseException) -> str:
+    """Its text; the name of its type where it has none, so that no reason is empty."""
     try:
         text = str(error)
-        return text if type(text) is str else str.__str__(text)
+        return (text if type(text) is str else str.__str__(text)) or type(error).__name__
     except BaseException as broken:  # noqa: BLE001 — handler code: str() may do anything
         return f"<its message cannot be read: {type(broken).__name__}>"
 

@@ -109,6 +109,11 @@ def test_a_message_that_is_no_real_string() -> None:
     assert described(StrIsOdd())["message"] == "odd"
 
 
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), ValueError("")])
+def test_no_reason_is_empty(error: BaseException) -> None:
+    assert described(error)["message"] == type(error).__name__
+
+
 def test_a_message_of_50_mb_is_cut() -> None:
     shown = described(ValueError("x" * 50_000_000))
 
