@@ -80,7 +80,8 @@ class Supervisor:
             [name for p in self._store.partitions for name in (keys.inbox(p, self.id), keys.notices(p))],
             self._told,
         )
-        self._suspects: dict[str, int] = {}
+        self._suspects: dict[int, dict[str, int]] = {}
+        """By partition: ids and epochs that the last beat called ours and we do not hold."""
         self._served: list[Served] = []
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -222,11 +223,12 @@ class Supervisor:
     def _doubt(self, partition: int, unknown: Sequence[Held]) -> None:
         """Ours, but not named: the second time in a row it is handed back, unless its claim arrived meanwhile."""
         missing = {each.task_id: each.epoch for each in unknown if self._runner.holdings.get(each.task_id) is None}
+        before = self._suspects.get(partition, {})
         for task_id, epoch in missing.items():
-            if self._suspects.get(task_id) == epoch:
+            if before.get(task_id) == epoch:
                 log.warning("a claim's reply was lost, handing back", task_id=task_id, worker_id=self.id)
                 self._runner.ends.hand_back_unknown(partition, task_id, epoch)
-        self._suspects = missing
+        self._suspects[partition] = missing
 
     def _told(self, message: str) -> None:
         """A message of the inbox or to all supervisors."""

@@ -1,4 +1,4 @@
-"""Tasks that handlers submit: accepted with the parent's success, and run like any other."""
+"""What is accepted runs: from a handler, of a kind that has children, in every partition."""
 
 from tests.system.rig import Rig
 
@@ -22,3 +22,13 @@ async def test_what_no_child_can_run_is_not_served(rig: Rig) -> None:
     refused = await rig.http.post("/tasks", json={"type": "wait", "payload": {"ms": 1}})
     assert refused.status_code == 422
     assert (await rig.ended(await rig.submit("cpu", {"ms": 1})))["status"] == "succeeded"
+
+
+async def test_tasks_of_every_partition_run(rig: Rig) -> None:
+    rig.settings["TASKGATE_PARTITIONS"] = "3"
+    await rig.worker()
+    await rig.gateway()
+    ids = [await rig.submit("cpu", {"ms": 1}) for _ in range(12)]
+    ids.append(await rig.submit("cpu", {"ms": 1}, delay_s=0.2))
+    assert len({int(task_id[-2:], 16) % 3 for task_id in ids}) > 1
+    assert {(await rig.ended(task_id, within_s=10))["status"] for task_id in ids} == {"succeeded"}
