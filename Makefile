@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 IN_ENV := tools/setup.sh --
 
-.PHONY: setup demo run test test-all lint loadtest bench
+.PHONY: setup demo run test test-all lint loadtest bench mutations
 
 setup: ## build the environment, if anything it is made from has changed
 	@tools/setup.sh
@@ -28,3 +28,6 @@ loadtest: ## users that submit, poll and stream, against a service of their own
 
 bench: ## the figures, side by side with other queues
 	@$(IN_ENV) python -m loadtest.bench $(ARGS)
+
+mutations: ## break a copy of the code in every way of tests/mutations/mutations.toml; each must fail a test
+	@$(IN_ENV) python -m tests.mutations $(ARGS)

@@ -8,7 +8,9 @@ from redis.asyncio import Redis
 from taskgate.contract.models import Finish, Submission
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
+from tests.conftest import Server
 from tests.contract.conftest import Hand, submission, submit
+from tests.workers.conftest import until
 from workers.lease import Lease
 from workers.outbox import Outbox
 
@@ -44,3 +46,28 @@ async def test_an_end_that_cannot_be_written_fails_alone(store: Store, outbox: O
     assert [record and record.status for record in records] == [Status.SUCCEEDED, Status.FAILED, Status.SUCCEEDED]
     assert records[1]
     assert b'"kind":"result"' in records[1].error
+
+
+async def test_an_end_is_sent_again_until_it_is_answered(own_server: Server) -> None:
+    async with Redis.from_url(own_server.url, protocol=2) as client:
+        store, lease = Store(client), Lease(6, NoGuard())  # type: ignore[arg-type]
+        hand = Hand(store, "w1")
+        await hand.beat()
+        await submit(store)
+        task = await hand.claim_one()
+        silent: list[int] = []
+
+        def beat_again() -> None:
+            silent.append(1)
+            asyncio.get_running_loop().call_later(0.02, lease.answered, 0)
+
+        lease.on_silent = beat_again
+        lease.answered(0)
+        own_server.stop()
+        end = Outbox(store, "w1", lease).finish(0, Finish(id=task.id, epoch=1, outcome="succeeded", result=b"1"))
+        await until(lambda: len(silent) >= 2)
+        assert not end.done()
+        own_server.start("--appendonly", "yes", "--appendfsync", "always")
+
+        assert await asyncio.wait_for(end, 20) == "succeeded"
+        assert await store.result(task.id) == (Status.SUCCEEDED, b"1")
