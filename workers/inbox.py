@@ -11,6 +11,8 @@ from taskgate.contract.script import AWAY
 log = structlog.get_logger()
 
 RECONNECT_S = 0.5
+SILENCE_S = 10.0
+"""After that a ping: a link that was cut without a word looks like one on which nothing happens."""
 
 
 class Inbox:
@@ -31,9 +33,15 @@ class Inbox:
                 await asyncio.sleep(RECONNECT_S)
 
     async def _listen(self) -> None:
-        async with self._redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+        async with self._redis.pubsub() as pubsub:
             await pubsub.subscribe(*self._channels)
+            silent = False
             while True:
-                message = await pubsub.get_message(timeout=None)
-                if message is not None:
+                message = await pubsub.get_message(timeout=SILENCE_S)
+                if message is None and silent:
+                    raise ConnectionError("no answer to a ping")
+                silent = message is None
+                if message is None:
+                    await pubsub.ping()
+                elif message["type"] == "message":
                     self._told(message["data"].decode())

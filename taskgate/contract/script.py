@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ _REFUSED_CODES = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "LOADING
 def refused(error: Exception) -> bool:
     """Whether the server did nothing because of the state it is in; the client drops the code of those it knows."""
     return isinstance(error, _REFUSED) or str(error).startswith(_REFUSED_CODES)
+
+
+async def drop_idle(redis: Redis, error: BaseException) -> None:
+    """After a silence: what the one connection met, the idle ones of its pool would meet one after the other."""
+    if isinstance(error, exceptions.TimeoutError):
+        with suppress(*AWAY):
+            await redis.connection_pool.disconnect(inuse_connections=False)
 
 
 def arity(source: str) -> int:
@@ -67,6 +75,7 @@ class Script:
                 raise StoreUnavailable(str(error)) from error
             raise
         except AWAY as error:
+            await drop_idle(self._redis, error)
             raise OutcomeUnknown(str(error)) from error
         finally:
             await pool.release(connection)

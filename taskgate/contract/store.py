@@ -36,7 +36,7 @@ from taskgate.contract.models import (
     TypeInfo,
     WorkerInfo,
 )
-from taskgate.contract.script import AWAY, Script, refused
+from taskgate.contract.script import AWAY, Script, drop_idle, refused
 from taskgate.contract.states import FINAL, Status
 
 RETENTION_MS = 86_400_000
@@ -89,6 +89,7 @@ class Store:
         self._goodbye = Script(redis, "goodbye")
         self._read = Script(redis, "read")
 
+        self._nudge = Script(redis, "nudge")
     def partition_of(self, task_id: str) -> int:
         return ids.partition_of(task_id, len(self.partitions))
 
@@ -387,8 +388,7 @@ class Store:
 
     async def nudge(self, worker_id: str) -> None:
         """End this supervisor's `wait_for_work`: it should wait for other markers."""
-        await self._command("RPUSH", keys.nudge(0, worker_id), 1)
-        await self._command("PEXPIRE", keys.nudge(0, worker_id), 60_000)
+        await self._nudge(keys.prefix(0), self._now(), worker_id)
 
     async def notify(self, channel: str, message: str) -> None:
         await self._command("PUBLISH", channel, message)
@@ -423,6 +423,7 @@ def _plain(values: Any) -> list[Any]:
 def _pack(items: Sequence[Any]) -> bytes:
     """Arguments of a script as msgpack, all texts as `str`: Lua's cmsgpack does not know the type for bytes."""
     return _encode(_plain(items))
+            await drop_idle(self._redis, error)
 
 
 def _text(value: str | bytes | None) -> str:

@@ -42,6 +42,8 @@ async def test_a_whole_life_goes_on(store: Store, w1: Hand, w2: Hand, clock: Clo
         assert (await read(store, first.id)).status is Status.SUCCEEDED
         assert await store.events(first.id)
         assert not await store.goodbye(0, w2.id)
+        await store.nudge("w2")
+        assert not await store.wait_for_work([], worker_id="w2", timeout_s=1)
         clock.advance(10**9)
         assert await store.trim(0) == 2
 

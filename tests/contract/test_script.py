@@ -107,6 +107,21 @@ async def test_a_silent_server_leaves_the_outcome_open(own_server: Server) -> No
             await store.submit([submission()], LIMITS)
 
 
+async def test_a_silence_closes_the_idle_connections_too(own_server: Server) -> None:
+    """A link that was cut without a word would cost every one of them its own timeout."""
+    pool = BlockingConnectionPool.from_url(own_server.url, retry=Retry(NoBackoff(), 0), socket_timeout=0.2)
+    async with Redis.from_pool(pool) as client:
+        store = Store(client)
+        await asyncio.gather(*(submit(store) for _ in range(3)))
+        idle = list(pool._available_connections)
+        assert len(idle) == 3
+        async with Redis.from_url(own_server.url) as other:
+            await other.client_pause(500)
+        with pytest.raises(OutcomeUnknown):
+            await store.submit([submission()], LIMITS)
+        assert not any(connection.is_connected for connection in idle)
+
+
 async def test_a_pool_that_is_used_up_did_nothing(redis_url: str) -> None:
     async with _client(redis_url) as client:
         connection = await client.connection_pool.get_connection()  # type: ignore[no-untyped-call]

@@ -1,0 +1,105 @@
+"""Whoever waits for Redis may be cancelled at any moment: nobody gets another's answer, no connection is lost."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from redis.asyncio import Redis
+
+from taskgate.contract.connection import connect, connections
+from taskgate.contract.models import Finish
+from taskgate.contract.store import Store
+from taskgate.settings import load
+from tests.contract.conftest import LIMITS, Hand, submission, submit
+
+CALLERS = 24
+"""More than a pool has connections, so that calls are cancelled while they wait for one too."""
+
+
+@pytest.fixture
+async def client(redis_url: str) -> AsyncIterator[Redis]:
+    """As a supervisor has it: 8 connections."""
+    client = connect(load({}, redis_url=redis_url), "supervisor")
+    yield client
+    await client.aclose()
+
+
+class Caller:
+    """Asks for what only its own task has, and is cancelled at random, until `budget` cancels have struck."""
+
+    def __init__(self, client: Redis, task_id: str, budget: list[int]) -> None:
+        self._store = Store(client)
+        self._client = client
+        self._id = task_id
+        self._budget = budget
+        self.seen: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        calls: list[Callable[[], Awaitable[object]]] = [self._read, self._result, self._events, self._echo]
+        while self._budget[0] > 0:
+            call = asyncio.ensure_future(random.choice(calls)())
+            for _ in range(random.choice((0, 1, 2, 3, 5, 8, 13, 40))):
+                await asyncio.sleep(0)
+            if random.random() < 0.2:
+                await asyncio.sleep(random.random() / 1000)
+            call.cancel()
+            [outcome] = await asyncio.gather(call, return_exceptions=True)
+            if isinstance(outcome, asyncio.CancelledError):
+                self._budget[0] -= 1
+            else:
+                self.seen[repr(outcome)] += 1
+
+    async def _read(self) -> bool:
+        [record] = await self._store.read([self._id])
+        return record is not None and record.id == self._id
+
+    async def _result(self) -> bool:
+        return await self._store.result(self._id) == ("succeeded", b'"%s"' % self._id.encode())
+
+    async def _events(self) -> bool:
+        events = await self._store.events(self._id)
+        return any(self._id.encode() in event.data for event in events)
+
+    async def _echo(self) -> bool:
+        reply: bytes = await self._client.execute_command("ECHO", self._id)  # type: ignore[no-untyped-call]
+        return reply == self._id.encode()
+
+
+@pytest.mark.parametrize("cancels", [2000, pytest.param(100_000, marks=(pytest.mark.full, pytest.mark.timeout(500)))])
+async def test_no_answer_reaches_another_caller_and_no_connection_is_lost(
+    store: Store, w1: Hand, client: Redis, redis_client: Redis, cancels: int
+) -> None:
+    await submit(store, *(submission() for _ in range(CALLERS)))
+    tasks = await w1.claim(sync=CALLERS)
+    for task in tasks:
+        await w1.report(task, events=[("custom", b'{"tag":"%s"}' % task.id.encode())])
+    await store.finish(
+        0, w1.id, [Finish(id=t.id, epoch=t.epoch, outcome="succeeded", result=b'"%s"' % t.id.encode()) for t in tasks]
+    )
+    budget = [cancels]
+    callers = [Caller(client, task.id, budget) for task in tasks]
+    await asyncio.gather(*(caller.run() for caller in callers))
+
+    seen = sum((caller.seen for caller in callers), Counter())
+    assert set(seen) == {"True"}, seen
+    pool = client.connection_pool
+    assert pool._in_use_connections == set()
+    assert len(pool._available_connections) <= 8 == connections(load({}), "supervisor")
+    ours = [each for each in await redis_client.client_list() if each["name"] == "taskgate-supervisor"]
+    assert len(ours) <= len(pool._available_connections)
+    assert await asyncio.gather(*(Caller(client, task.id, [0])._read() for task in tasks)) == [True] * CALLERS
+
+
+async def test_a_submission_whose_caller_left_is_whole_or_not_there(store: Store, client: Redis) -> None:
+    """The invariants after every test look at what is stored."""
+    for turns in range(40):
+        item = submission(payload=b'"x"')
+        call = asyncio.ensure_future(Store(client).submit([item], LIMITS))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        [record] = await store.read([item.id])
+        assert record is None or record.id == item.id
