@@ -87,9 +87,9 @@ class Store:
         self._promote = Script(redis, "promote")
         self._trim = Script(redis, "trim")
         self._goodbye = Script(redis, "goodbye")
+        self._nudge = Script(redis, "nudge")
         self._read = Script(redis, "read")
 
-        self._nudge = Script(redis, "nudge")
     def partition_of(self, task_id: str) -> int:
         return ids.partition_of(task_id, len(self.partitions))
 
@@ -397,6 +397,7 @@ class Store:
         try:
             return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
         except AWAY as error:
+            await drop_idle(self._redis, error)
             raise StoreUnavailable(str(error)) from error
         except exceptions.RedisError as error:
             if refused(error):
@@ -423,7 +424,6 @@ def _plain(values: Any) -> list[Any]:
 def _pack(items: Sequence[Any]) -> bytes:
     """Arguments of a script as msgpack, all texts as `str`: Lua's cmsgpack does not know the type for bytes."""
     return _encode(_plain(items))
-            await drop_idle(self._redis, error)
 
 
 def _text(value: str | bytes | None) -> str:
