@@ -11,6 +11,10 @@ import msgspec
 from taskgate.contract.states import Health, Status
 
 
+NEIGHBOUR_LIMIT = 3
+"""So often an async task is handed back uncounted because its child died of another one; after that it runs alone."""
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What never changes after submission; the record's `spec` field, as JSON."""
 
@@ -78,7 +82,7 @@ class Claimed(msgspec.Struct, frozen=True):
     checkpoint: bytes
     """JSON the handler wrote in an earlier attempt; empty if none."""
     neighbours: int = 0
-    """How often it was handed back because its child died of another task."""
+    """How often it was handed back because its child died of another task; from NEIGHBOUR_LIMIT on it runs alone."""
 
     @property
     def id(self) -> str:
@@ -120,6 +124,8 @@ class BeatAnswer(NamedTuple):
     now_ms: int
     claimable: bool
     """Something that this supervisor serves waits in a lane."""
+    suspects: bool
+    """So does something that must run alone."""
     beats: dict[str, BeatValue]
     """Every supervisor's last beat, for the watch on silent ones."""
 
@@ -172,7 +178,8 @@ class HandBack(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     ran: bool = True
     """Whether a child had received it: only then is its start deadline met."""
     reason: str = ""
-    """For the task's events: `drain`, `taken_back`, `neighbour`, `schema`, `unknown`, `deadline`."""
+    """For the task's events: `drain`, `taken_back`, `schema`, `unknown`, `deadline`, and two that count towards running
+    alone: `neighbour` (its child died of another task), `suspect` (nobody knows of which)."""
     retention_ms: int = 86_400_000
 
 

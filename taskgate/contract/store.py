@@ -120,7 +120,7 @@ class Store:
             _pack(held),
             _pack(served),
         )
-        now, counter, lost, unknown, canceling, next_due, claimable, beats = reply
+        now, counter, lost, unknown, canceling, next_due, claimable, suspects, beats = reply
         return BeatAnswer(
             now_ms=now,
             counter=counter,
@@ -128,7 +128,8 @@ class Store:
             unknown=[Held(task_id.decode(), epoch) for task_id, epoch in unknown],
             canceling=[task_id.decode() for task_id in canceling],
             next_due_ms=next_due,
-            claimable=bool(claimable),
+            claimable=bool(claimable or suspects),
+            suspects=bool(suspects),
             beats={who.decode(): _beat_value(value) for who, value in zip(beats[::2], beats[1::2], strict=True)},
         )
 
@@ -140,9 +141,12 @@ class Store:
         served: Sequence[Served],
         free_sync: int,
         free_async: int,
+        free_alone: int = 0,
         lease_ms: int,
     ) -> list[Claimed]:
         """Take tasks for free slots: queued -> running. Never repeat it blindly: its effect is new each time.
+
+        `free_alone`: slots, of children that run nothing beside, for async tasks that must run alone.
 
         Raises:
             NoSuchWorker: the supervisor has not beaten, or was reaped.
@@ -154,6 +158,7 @@ class Store:
             lease_ms,
             free_sync,
             free_async,
+            free_alone,
             CLAIM_BYTES,
             self._retention_ms,
             _pack(served),

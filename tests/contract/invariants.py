@@ -75,11 +75,12 @@ def _check_orders(found: dict[str, Any], records: dict[str, TaskRecord]) -> None
     wanted: dict[str, set[str]] = defaultdict(set)
     for task_id, record in records.items():
         spec = record.spec
+        lane = found[f"{PREFIX}task:{task_id}"][b"place"].decode().split(":")[1]
         if record.status is Status.QUEUED:
-            wanted[f"ready:{spec.queue}:{spec.type}:{spec.tenant}"].add(task_id)
-            wanted[f"lane:{spec.queue}:{spec.type}"].add(spec.tenant)
-            wanted[f"lanes:{spec.queue}"].add(spec.type)
-            assert f"{PREFIX}wake:{spec.queue}:{spec.type}" in found, "no marker for what waits"
+            wanted[f"ready:{spec.queue}:{lane}:{spec.tenant}"].add(task_id)
+            wanted[f"lane:{spec.queue}:{lane}"].add(spec.tenant)
+            wanted[f"lanes:{spec.queue}"].add(lane)
+            assert f"{PREFIX}wake:{spec.queue}:{lane}" in found, "no marker for what waits"
     assert _members(found, "ready:", "lane:", "lanes:") == wanted
     assert all(len(value) == 1 for key, value in found.items() if key.startswith(f"{PREFIX}wake:"))
 

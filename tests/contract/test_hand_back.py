@@ -4,11 +4,11 @@ import pytest
 from redis.asyncio import Redis
 
 from taskgate.contract import keys
-from taskgate.contract.models import Claimed, HandBack
+from taskgate.contract.models import NEIGHBOUR_LIMIT, Claimed, HandBack, Limits, Served
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 from tests.conftest import Clock
-from tests.contract.conftest import Hand, read, submission, submit
+from tests.contract.conftest import SERVED, Hand, read, submission, submit
 from tests.contract.invariants import everything
 
 
@@ -160,6 +160,64 @@ async def test_a_delay_does_not_outlast_the_start_deadline(
     clock.advance(1000 + min(left_ms, 0))
     await store.promote(0)
     assert (await read(store, task.id)).status is status
+
+
+async def test_who_was_there_too_often_waits_in_a_lane_for_tasks_that_run_alone(store: Store, w1: Hand) -> None:
+    await submit(store, submission("get"))
+    for _ in range(NEIGHBOUR_LIMIT):
+        [task] = await w1.claim(sync=0, free_async=1)
+        assert not (await w1.beat(task)).suspects
+        await w1.hand_back(task, reason="neighbour")
+
+    assert await w1.claim(sync=1, free_async=5) == []
+    answer = await w1.beat()
+    assert (answer.suspects, answer.claimable) == (True, True)
+    [alone] = await _claim_alone(w1)
+    assert (alone.id, alone.attempt, alone.neighbours) == (task.id, 1, NEIGHBOUR_LIMIT)
+
+
+async def test_a_suspect_runs_alone_at_once_and_for_ever(store: Store, w1: Hand, clock: Clock) -> None:
+    [task_id] = await submit(store, submission("get"))
+    [task] = await w1.claim(sync=0, free_async=1)
+    await w1.hand_back(task, reason="suspect")
+
+    for attempt in (1, 2, 3):
+        assert await w1.claim(sync=1, free_async=5) == []
+        [task] = await _claim_alone(w1)
+        assert task.attempt == attempt
+        await w1.finish(task, "retry", retry_delay_ms=1000)
+        clock.advance(1000)
+        await store.promote(0)
+    assert (await read(store, task_id)).status is Status.FAILED
+    await store.redrive(task_id, request_id="1", limits=Limits())
+    assert [each.id for each in await _claim_alone(w1)] == [task_id]
+
+
+async def test_suspects_are_canceled_and_expire_as_others_do(store: Store, w1: Hand, clock: Clock) -> None:
+    ids = await submit(store, submission("get"), submission("get", deadline_ms=1000))
+    for task in await w1.claim(sync=0, free_async=2):
+        await w1.hand_back(task, reason="suspect", ran=False)
+    await store.cancel(ids[0])
+    clock.advance(1000)
+    await store.promote(0)
+
+    assert [(await read(store, each)).status for each in ids] == [Status.CANCELED, Status.EXPIRED]
+    assert not (await w1.beat()).suspects
+
+
+async def test_a_suspect_whose_type_has_become_sync_is_claimed_as_any_other(store: Store, w1: Hand) -> None:
+    await submit(store, submission("get"))
+    [task] = await w1.claim(sync=0, free_async=1)
+    await w1.hand_back(task, reason="suspect")
+
+    [again] = await w1.claim(sync=1, served=[Served("default", "get", "sync")])
+    assert again.id == task.id
+
+
+async def _claim_alone(hand: Hand) -> list[Claimed]:
+    return await hand.store.claim(
+        0, hand.id, served=SERVED, free_sync=1, free_async=1, free_alone=1, lease_ms=hand.last_beat.lease_ms
+    )
 
 
 async def test_being_a_dead_ones_neighbour_is_counted_and_told_at_the_next_claim(store: Store, w1: Hand) -> None:

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- A supervisor lives: its counter grows, its tasks' liveness keys are renewed.
--- Replies {now, counter, {lost {id, epoch}...}, {unknown {id, epoch}...}, {canceling id...}, next_due, claimable,
+-- Replies {now, counter, {lost {id, epoch}...}, {unknown {id, epoch}...}, {canceling id...}, next_due, claimable, suspects,
 -- {worker, "counter:lease_ms", ... of all}}.
 local worker = ARGV[2] -- string
 local lease_ms = tonumber(ARGV[3]) -- int
@@ -39,14 +39,18 @@ for _, id in ipairs(redis.call("SMEMBERS", prefix .. "held:" .. worker)) do
     end
 end
 
-local claimable = 0
+local claimable, suspects = 0, 0
 for _, entry in ipairs(served) do
-    if redis.call("ZSCORE", prefix .. "lanes:" .. entry[1], entry[2]) then
+    local lanes_key = prefix .. "lanes:" .. entry[1]
+    if claimable == 0 and redis.call("ZSCORE", lanes_key, entry[2]) then
         claimable = 1
+    end
+    if redis.call("ZSCORE", lanes_key, entry[2] .. ALONE) then
+        suspects = 1
         break
     end
 end
 
 local next_due = redis.call("ZRANGE", prefix .. "due", 0, 0, "WITHSCORES")[2]
-return { now, counter, lost, unknown, canceling, math.ceil(tonumber(next_due) or 0), claimable,
+return { now, counter, lost, unknown, canceling, math.ceil(tonumber(next_due) or 0), claimable, suspects,
     redis.call("HGETALL", beats_key) }

@@ -6,16 +6,17 @@ local worker = ARGV[2] -- string
 local lease_ms = tonumber(ARGV[3]) -- int    life of the liveness key
 local free_sync = tonumber(ARGV[4]) -- int    free slots for sync tasks
 local free_async = tonumber(ARGV[5]) -- int    free slots for async tasks
-local max_bytes = tonumber(ARGV[6]) -- int    payload bytes of one claim; at least one task is taken
-local retention_ms = tonumber(ARGV[7]) -- int    of tasks that turn out expired
-local served = cmsgpack.unpack(ARGV[8]) -- list   of {queue, type, kind}, in the order queues are served
+local free_alone = tonumber(ARGV[6]) -- int    free slots for async tasks that must run alone
+local max_bytes = tonumber(ARGV[7]) -- int    payload bytes of one claim; at least one task is taken
+local retention_ms = tonumber(ARGV[8]) -- int    of tasks that turn out expired
+local served = cmsgpack.unpack(ARGV[9]) -- list   of {queue, type, kind}, in the order queues are served
 
 if redis.call("HEXISTS", prefix .. "beats", worker) == 0 then
     return { "no_worker" }
 end
 
 local EXPIRED_A_CALL = 128 -- the rest is for the next call: no script may run long
-local free = { sync = free_sync, async = free_async }
+local free = { sync = free_sync, async = free_async, alone = free_alone }
 local taken, bytes_taken, expired = {}, 0, 0
 local held = {}
 
@@ -107,15 +108,23 @@ local function seat(lanes)
     end
 end
 
+-- Which slots a lane's tasks need, nil where its type is not served. A sync task is alone in its child anyway.
+local function kind_of(lane_type, kinds)
+    local task_type = type_of(lane_type)
+    local kind = kinds[task_type]
+    return task_type ~= lane_type and kind == "async" and "alone" or kind
+end
+
 local function claim_from(queue, kinds)
     local lanes_key = prefix .. "lanes:" .. queue
     local order = redis.call("ZRANGE", lanes_key, 0, -1, "WITHSCORES")
     local lanes = {}
     for i = 1, #order, 2 do
-        if kinds[order[i]] then
+        local kind = kind_of(order[i], kinds)
+        if kind then
             lanes[#lanes + 1] = {
                 type = order[i],
-                kind = kinds[order[i]],
+                kind = kind,
                 before = tonumber(order[i + 1]),
                 time = tonumber(order[i + 1]),
                 queue = queue,

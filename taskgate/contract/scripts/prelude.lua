@@ -13,6 +13,7 @@ local IDEMPOTENCY_MS = 86400000
 local BELT_MS = 86400000 -- trim deletes at the purge time; the TTL is the belt behind it
 local RETRY_CAP_MS = 60000
 local NEW = -1 -- virtual time of a lane that no claim has seen yet
+local ALONE = "!alone" -- ends the names of lanes whose tasks each run in a child of their own; no type can have it
 local WAITING = { scheduled = true, queued = true, retrying = true }
 local HELD = { running = true, canceling = true }
 
@@ -51,6 +52,11 @@ local function tally_waiting(place, bytes, by)
     tally("bytes:queue:" .. queue, by * bytes)
     tally("waiting:tenant:" .. tenant, by)
     tally("bytes:tenant:" .. tenant, by * bytes)
+end
+
+-- The type of a lane's tasks.
+local function type_of(lane_type)
+    return (string.gsub(lane_type, ALONE .. "$", ""))
 end
 
 local function tally_running(place, by)
