@@ -221,7 +221,8 @@ def handler(
     """Make a function the handler of a task type; the function itself stays as it is.
 
     `retry_on`: exceptions after which another attempt is made (default: all). Sync handlers only: `memory_limit_mb` is
-    what one run may use on top of what its process used before, `fresh_process` gives every run a process of its own.
+    what the process of a run, and what it starts, may use together; `fresh_process` gives every run a process of its
+    own.
     """
     _check(task_type, "task type")
     _check(queue, "queue")

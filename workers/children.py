@@ -17,7 +17,8 @@ import structlog
 
 from taskgate.contract.models import Claimed
 from workers import wire
-from workers.slot import RECEIVED, Sample, Slot, StopReason
+from workers.procstat import Memory
+from workers.slot import RECEIVED, RUNNING, Sample, Slot, StopReason
 from workers.wire import ChildSpec
 
 __all__ = ["ChildProcess", "ChildSpec", "Exit", "StopReason", "child_environment"]
@@ -87,6 +88,7 @@ class ChildProcess:
             os.close(stack_writer)
         self.pid = self._process.pid
         self._pidfd = os.pidfd_open(self.pid)
+        self.memory = Memory(self.pid)
         self._loop.add_reader(self._socket, self._read)
         self._loop.add_reader(self._pidfd, self._died)
 
@@ -159,6 +161,10 @@ class ChildProcess:
         """Highest sequence that the child has received."""
         return self._slot.words[RECEIVED]
 
+    def running(self) -> int:
+        """Sync: the sequence running now, 0 when idle."""
+        return self._slot.words[RUNNING]
+
     def sample(self) -> Sample:
         return self._slot.sample()
 
@@ -211,6 +217,7 @@ class ChildProcess:
             self._loop.remove_reader(self._socket)
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
+            self.memory.close()
             self._release()
 
     def _spawn(self, stack_writer: int) -> "subprocess.Popen[bytes]":

@@ -4,16 +4,21 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+import structlog
+
 from taskgate.contract.models import Claimed, TypeInfo
 from workers.children import ChildProcess
 from workers.ends import Ends
 from workers.holdings import Holding, Holdings
 from workers.lease import Lease
+from workers.memory import MemoryWatch
 from workers.pool import Pool
 from workers.slot import boot_ns
 from workers.stops import Stops
 from workers.telemetry import Telemetry
 from workers.wire import HandlerInfo
+
+log = structlog.get_logger()
 
 BEHIND_NS = 50_000_000
 """A task that has run so long is none to wait behind."""
@@ -32,6 +37,7 @@ class HandOver:
         ends: Ends,
         stops: Stops,
         telemetry: Telemetry,
+        memory: MemoryWatch,
         *,
         types: Mapping[str, TypeInfo],
         handlers: Mapping[str, HandlerInfo],
@@ -42,6 +48,7 @@ class HandOver:
         self._ends = ends
         self._stops = stops
         self._telemetry = telemetry
+        self._memory = memory
         self._types = types
         self._handlers = handlers
         self._watched: set[ChildProcess] = set()
@@ -55,7 +62,7 @@ class HandOver:
         for task in tasks:
             holding = Holding(task)
             self._holdings.add(holding)
-            child = next(places[self._kind(task)], None)
+            child = self._place(task, places[self._kind(task)])
             if child is None or not self._hand_over(holding, child):
                 self._ends.hand_back(holding, reason="taken_back", ran=False)
 
@@ -77,6 +84,16 @@ class HandOver:
             return iter(())
         return self._pools["sync" if kind == "fresh" else kind].places(count, virgin=kind == "fresh")
 
+    def _place(self, task: Claimed, places: Iterator[ChildProcess]) -> ChildProcess | None:
+        """The next place; a child that earlier tasks have left too large for the task's limit is recycled instead."""
+        for child in places:
+            pool = self._pools[child.spec.kind]
+            if not pool.has_worked(child) or self._memory.fits(task.spec.type, child):
+                return child
+            log.info("child is recycled: too large for the next task", pid=child.pid, task_type=task.spec.type)
+            pool.retire(child)
+        return None
+
     def _hand_over(self, holding: Holding, child: ChildProcess) -> bool:
         pool = self._pools[child.spec.kind]
         self._telemetry.starts(child, alone=pool.depth == 1)
@@ -88,6 +105,7 @@ class HandOver:
         holding.handed_ns = boot_ns()
         self._holdings.assign(holding, child, seq)
         self._stops.arm(holding)
+        self._memory.watch(child)
         self._watch(child)
         return True
 

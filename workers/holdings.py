@@ -25,6 +25,8 @@ class Holding:
     lost: bool = False
     """The store says that it is not ours any more: nothing of it is written."""
     progress: Progress | None = None
+    rss_peak: int = 0
+    """Bytes; 0 where it ran in no process of its own, or too short to be seen."""
     effort: bytes = b""
     checkpoint: bytes = b""
     events: list[tuple[str, bytes]] = field(default_factory=list)

@@ -114,10 +114,18 @@ class Hygiene:
 
 @contextlib.contextmanager
 def memory_limit(megabytes: int) -> Iterator[None]:
-    """Inside, the process can allocate so much more than it has now; then allocating raises MemoryError."""
+    """Inside, allocating raises MemoryError where it would take this process over its limit.
+
+    Raises:
+        MemoryError: the process is as large before anything is allocated.
+    """
     soft, hard = getrlimit(RLIMIT_DATA)
-    data_pages = int(Path("/proc/self/statm").read_text().split()[5])
-    wanted = data_pages * os.sysconf("SC_PAGESIZE") + megabytes * 1024 * 1024
+    _, resident, _, _, _, data, _ = map(int, Path("/proc/self/statm").read_text().split())
+    left = (megabytes << 20) - resident * _PAGE_BYTES
+    if left <= 0:
+        used_mb = resident * _PAGE_BYTES >> 20
+        raise MemoryError(f"the process uses {used_mb} MiB before the task has begun, and its limit is {megabytes}")
+    wanted = data * _PAGE_BYTES + left
     setrlimit(RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
     try:
         yield
@@ -125,6 +133,7 @@ def memory_limit(megabytes: int) -> Iterator[None]:
         setrlimit(RLIMIT_DATA, (soft, hard))
 
 
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _CATCHABLE = sorted(set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, 32, 33})
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 

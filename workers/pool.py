@@ -120,6 +120,9 @@ class Pool:
     def used(self, child: ChildProcess) -> None:
         self._used.add(child)
 
+    def has_worked(self, child: ChildProcess) -> bool:
+        return child in self._used
+
     def fill(self) -> None:
         """Start what is missing, the spare included."""
         wanted = 0 if self._stopping or not self.size else self.size + (self.spec.kind == "sync")

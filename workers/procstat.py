@@ -1,13 +1,21 @@
-"""What the kernel knows about a child: CPU time, time spent waiting for a CPU, resident memory."""
+"""What the kernel knows about a child: CPU time, time spent waiting for a CPU, memory."""
 
 import contextlib
+import ctypes
+import functools
+import itertools
+import math
 import os
+import resource
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _BUFFER = 1024
+_DESCRIPTORS = 256
+"""Looked through for memfds: a task with thousands of files must not cost the supervisor its time."""
 
 
 class Numbers(NamedTuple):
@@ -64,12 +72,136 @@ class ProcStat:
         return total
 
 
-def oom_kills() -> int:
-    """How many processes of this control group the kernel has killed for want of memory; 0 where it does not say."""
-    with contextlib.suppress(OSError, ValueError):
-        group = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0]
-        for line in (Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events").read_text().splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
+class Memory:
+    """What a process uses of the machine's memory, together with what it started; a few short reads each time."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._statm = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+    def resident(self) -> int:
+        """Of the process alone; 0 once it has ended."""
+        return self._pages()[0] * _PAGE_BYTES
+
+    def used(self) -> int:
+        """Never less than the truth: pages that forked processes still share are counted for each of them."""
+        resident, shared = (pages * _PAGE_BYTES for pages in self._pages())
+        # What lies in memfds is memory also where it is not mapped, and counts once where it is.
+        alone = resident - shared + max(shared, _memfd_bytes(self._pid))
+        return alone + sum(_resident(pid) for pid in _descendants(self._pid))
+
+    def exact(self) -> int:
+        """Shared pages are shared out. Takes milliseconds where much is mapped."""
+        started = _descendants(self._pid)
+        return sum(map(_proportional, (self._pid, *started))) if started else self.used()
+
+    def close(self) -> None:
+        os.close(self._statm)
+
+    def _pages(self) -> tuple[int, int]:
+        try:
+            _, resident, shared, *_ = os.pread(self._statm, _BUFFER, 0).split()
+        except ProcessLookupError:
+            return 0, 0
+        return int(resident), int(shared)
+
+
+def _resident(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     return 0
+
+
+def _proportional(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return _resident(pid)
+
+
+def _descendants(pid: int) -> list[int]:
+    """What its main thread started, and so on; empty where the kernel does not say."""
+    with contextlib.suppress(OSError):
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return children + [each for child in children for each in _descendants(child)]
+    return []
+
+
+def _memfd_bytes(pid: int) -> int:
+    total = 0
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+        for descriptor in itertools.islice(descriptors, _DESCRIPTORS):
+            with contextlib.suppress(OSError):
+                file = descriptor.stat()
+                if file.st_dev == _memfd_device():
+                    total += file.st_blocks * 512
+    return total
+
+
+@functools.cache
+def _memfd_device() -> int:
+    """All memfds lie on one file system, which is mounted nowhere."""
+    fd = os.memfd_create("taskgate-device", os.MFD_CLOEXEC)
+    try:
+        return os.fstat(fd).st_dev
+    finally:
+        os.close(fd)
+
+
+def zombie_peak_bytes(pid: int) -> int | None:
+    """Most that a dead child, not reaped yet, had in memory; None where the kernel does not say.
+
+    The kernel starts a child's account with what its parent had: below that nothing is known.
+    """
+    number = _WAITID.get(os.uname().machine)
+    usage = (ctypes.c_long * 18)()  # struct rusage: two times of two words each, then ru_maxrss in KiB
+    info = ctypes.create_string_buffer(128)
+    if number is None or _libc.syscall(number, os.P_PID, pid, info, os.WEXITED | os.WNOWAIT | os.WNOHANG, usage):
+        return None
+    return usage[4] * 1024 if usage[4] > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss else None
+
+
+_WAITID = {"x86_64": 247, "aarch64": 95}
+"""The system call has an argument that the library's function hides."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class OomKills:
+    """Whether the kernel has just killed a process of this control group for want of memory."""
+
+    def __init__(self) -> None:
+        self._files = [file for file in _oom_files() if file.exists()]
+        self._count = self._read()
+        self._rose_s = -math.inf
+
+    def recent(self) -> bool:
+        """Within the last second: one shortage may take several children."""
+        count, now_s = self._read(), time.monotonic()
+        if count != self._count:
+            self._count, self._rose_s = count, now_s
+        return now_s - self._rose_s < 1
+
+    def _read(self) -> int:
+        for file in self._files:
+            with contextlib.suppress(OSError, ValueError):
+                for line in file.read_text().splitlines():
+                    name, _, count = line.partition(" ")
+                    if name == "oom_kill":
+                        return int(count)
+        return 0
+
+
+def _oom_files() -> list[Path]:
+    """Where the count may stand: cgroup v2 and v1, the own group or, in a container, what it sees as the root."""
+    root = Path("/sys/fs/cgroup")
+    groups = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            groups[controllers] = path.lstrip("/")
+    return [
+        root / groups.get("", "") / "memory.events",
+        root / "memory" / groups.get("memory", "") / "memory.oom_control",
+        root / "memory" / "memory.oom_control",
+    ]

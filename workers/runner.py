@@ -18,6 +18,7 @@ from workers.guard_client import GuardClient
 from workers.handover import HandOver
 from workers.holdings import Holding, Holdings
 from workers.lease import Lease
+from workers.memory import MemoryWatch
 from workers.outbox import Outbox
 from workers.pool import PIPELINE, Pool
 from workers.procstat import oom_kills
@@ -70,11 +71,9 @@ class Runner:
             self.holdings,
             outbox,
             children=lambda: [child for pool in self.pools.values() for child in pool.children],
-            types=self.types,
             now_ms=now_ms,
             paused=lambda: guard.paused,
             stall_after_s=settings.stall_after_s,
-            over_limit=self._over_memory,
             stale=self._stale,
         )
         self.ends = Ends(settings, self.holdings, outbox, self.telemetry, handlers=self.handlers, worker_id=worker_id)
@@ -86,6 +85,7 @@ class Runner:
             self.ends,
             self._stops,
             self.telemetry,
+            MemoryWatch(self.holdings, types=self.types, over_limit=self._over_memory),
             types=self.types,
             handlers=self.handlers,
         )

@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
 import structlog
 
-from taskgate.contract.models import Report, TypeInfo
+from taskgate.contract.models import Report
 from taskgate.contract.states import Health
 from workers import health
 from workers.children import ChildProcess
@@ -35,7 +35,6 @@ class _Track:
     """At the hand-over of the task now running; None where that was not measured."""
     judged: Numbers | None = None
     judged_ns: int = 0
-    rss_peak: int = 0
 
 
 @dataclass(slots=True)
@@ -58,21 +57,17 @@ class Telemetry:
         outbox: Outbox,
         *,
         children: Callable[[], Iterable[ChildProcess]],
-        types: Mapping[str, TypeInfo],
         now_ms: Callable[[], int],
         paused: Callable[[], bool],
         stall_after_s: float,
-        over_limit: Callable[[Holding, int], None],
         stale: Callable[[Holding], None],
     ) -> None:
         self._holdings = holdings
         self._outbox = outbox
         self._children = children
-        self._types = types
         self._now_ms = now_ms
         self._paused = paused
         self._stall_after_ms = stall_after_s * 1000
-        self._over_limit = over_limit
         self._stale = stale
         self._tracks: dict[ChildProcess, _Track] = {}
         self._told: dict[Holding, _Told] = {}
@@ -94,7 +89,6 @@ class Telemetry:
             return
         track.base = track.judged = track.stat.sample()
         track.judged_ns = boot_ns()
-        track.rss_peak = 0
 
     def forget(self, holding: Holding) -> None:
         self._told.pop(holding, None)
@@ -107,13 +101,13 @@ class Telemetry:
     def ended(self, holding: Holding, *, run_cpu_ms: int | None, gc_ms: int, shared: bool) -> bytes:
         """Effort of an attempt that has ended, as JSON."""
         track = self._tracks.get(holding.child) if holding.child is not None else None
-        wait_ms = rss = peak = None
+        wait_ms = rss = None
         if track is not None and track.base is not None and not shared:
             now = track.stat.sample()
             if now is not None:
                 wait_ms, rss = now.wait_ms - track.base.wait_ms, now.rss_bytes
-                peak = max(track.rss_peak, rss)
-        return _effort(holding, cpu_ms=run_cpu_ms, wait_ms=wait_ms, gc_ms=gc_ms, rss=rss, peak=peak, shared=shared)
+                holding.rss_peak = max(holding.rss_peak, rss)
+        return _effort(holding, cpu_ms=run_cpu_ms, wait_ms=wait_ms, gc_ms=gc_ms, rss=rss, shared=shared)
 
     def flush(self, holding: Holding) -> asyncio.Future[str | None] | None:
         """Send what an attempt emitted and has not been written yet; None when there is nothing."""
@@ -129,8 +123,9 @@ class Telemetry:
     def _look(self, child: ChildProcess) -> None:
         track = self._track(child)
         now_ns, numbers, sample = boot_ns(), track.stat.sample(), child.sample()
-        if numbers is not None:
-            track.rss_peak = max(track.rss_peak, numbers.rss_bytes)
+        running = self._holdings.of(child, sample.running)
+        if numbers is not None and running is not None:
+            running.rss_peak = max(running.rss_peak, numbers.rss_bytes)
         for seq, task in sample.tasks.items():
             holding = self._holdings.of(child, seq)
             if holding is not None and not holding.ending:
@@ -171,12 +166,8 @@ class Telemetry:
                 wait_ms=numbers.wait_ms - based.wait_ms if based else None,
                 gc_ms=sample.gc_ns // 1_000_000 if shared else None,
                 rss=numbers.rss_bytes,
-                peak=track.rss_peak,
                 shared=shared,
             )
-        limit_mb = self._types[holding.task.spec.type].memory_limit_mb if not shared else None
-        if limit_mb and numbers is not None and numbers.rss_bytes > limit_mb << 20:
-            self._over_limit(holding, numbers.rss_bytes)
         if report or holding.events or holding.checkpoint:
             self._send(holding, **report)
 
@@ -235,7 +226,6 @@ def _effort(
     wait_ms: int | None,
     gc_ms: int | None,
     rss: int | None,
-    peak: int | None,
     shared: bool,
 ) -> bytes:
     task = holding.task
@@ -246,7 +236,7 @@ def _effort(
             "cpu_wait_ms": wait_ms,
             "gc_pause_ms": gc_ms,
             "rss_bytes": rss,
-            "rss_peak_bytes": peak,
+            "rss_peak_bytes": holding.rss_peak or None,
             "shared": shared,
         }
     )

@@ -301,7 +301,7 @@ def starts_a_shell(payload: Any, attempt: Attempt) -> None:
     shell.wait()
 
 
-@handler("eats", memory_limit_mb=64)
+@handler("eats", memory_limit_mb=160)
 def eats(payload: int) -> int:
     return len(bytearray(payload * 1024 * 1024))
 

@@ -27,7 +27,7 @@ async def test_it_says_what_it_serves(child: Child) -> None:
     assert json.loads(bytes(info.schema))["required"] == ["item"]
     assert len(info.schema_hash) == 16
     assert served["async.echo"].type_info().kind == "async"
-    assert served["eats"].type_info().memory_limit_mb == 64
+    assert served["eats"].type_info().memory_limit_mb == 160
 
 
 async def test_a_result_comes_back(child: Child) -> None:

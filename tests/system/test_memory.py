@@ -1,0 +1,83 @@
+"""Memory of running tasks: no task passes its limit by much, and none suffers from another's."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from tests.conftest import eventually
+from tests.system.memory_jobs import FILLS, LIMIT_MB
+from tests.system.rig import Rig, task_children
+from workers.procstat import Memory
+
+MB = 1 << 20
+HANDLERS = "tests.system.jobs,tests.system.memory_jobs"
+
+
+async def serving(rig: Rig, **settings: str) -> int:
+    """A supervisor and a gateway; the supervisor's pid."""
+    rig.settings["TASKGATE_HANDLERS"] = HANDLERS
+    supervisor = await rig.worker(**settings)
+    await rig.gateway()
+    return supervisor.pid
+
+
+async def largest(supervisor: int, done: asyncio.Event) -> int:
+    """Bytes that the largest child, with what it started, was seen to use until `done`."""
+    watched: dict[int, Memory] = {}
+    most = 0
+    while not done.is_set():
+        with contextlib.suppress(OSError):
+            for pid in set(task_children(supervisor)) - watched.keys():
+                watched[pid] = Memory(pid)
+        for memory in watched.values():
+            if memory.used() > most:  # forked processes share pages for a moment: only what is exact counts
+                most = max(most, memory.exact())
+        await asyncio.sleep(0.002)
+    for memory in watched.values():
+        memory.close()
+    return most
+
+
+async def test_no_way_of_allocating_passes_the_limit_by_a_quarter(rig: Rig) -> None:
+    supervisor = await serving(rig)
+    neighbour = await rig.submit("sleeper", {"ms": 4000})
+    await rig.running(neighbour)
+    done = asyncio.Event()
+    watching = asyncio.ensure_future(largest(supervisor, done))
+
+    ended: dict[str, Any] = {}
+    for how in FILLS:
+        ended[how] = await rig.ended(await rig.submit("fills", how), within_s=60)
+    done.set()
+
+    assert await watching <= LIMIT_MB * MB * 5 / 4
+    for how, task in ended.items():
+        assert (task["status"], task["error"]["kind"]) == ("failed", "memory"), (how, task)
+        assert task["effort"]["rss_peak_bytes"] <= LIMIT_MB * MB * 5 / 4, (how, task["effort"])
+    stopped = {how for how, task in ended.items() if task["error"].get("signal") == "SIGKILL"}
+    assert stopped >= {"shared mapping", "memfd", "processes"}, ended
+    assert "one bytearray" not in stopped, "it could have handled its MemoryError"
+    after = await rig.ended(neighbour)
+    assert (after["status"], after["attempt"]) == ("succeeded", 1)
+
+
+async def test_within_the_limit_a_task_succeeds(rig: Rig) -> None:
+    await serving(rig)
+
+    task = await rig.ended(await rig.submit("keeps", LIMIT_MB - 100))
+
+    assert (task["status"], task["attempt"]) == ("succeeded", 1)
+    assert task["effort"]["rss_peak_bytes"] > (LIMIT_MB - 100) * MB
+
+
+async def test_what_a_task_leaves_behind_is_not_charged_to_the_next(rig: Rig) -> None:
+    """Other children are busy, so that it is this child's turn."""
+    await serving(rig, TASKGATE_WORKER_PROCESSES="1")
+    leaker = await rig.ended(await rig.submit("leaks", LIMIT_MB))
+    assert leaker["status"] == "succeeded"
+
+    task = await rig.ended(await rig.submit("keeps", 200))
+
+    assert (task["status"], task["attempt"]) == ("succeeded", 1)
+    first = (await rig.http.get(f"/tasks/{leaker['id']}/result")).json()
+    await eventually(rig.children, lambda found: first not in {child["pid"] for child in found})
