@@ -31,3 +31,6 @@ bench: ## the figures, side by side with other queues
 
 mutations: ## break a copy of the code in every way of tests/mutations/mutations.toml; each must fail a test
 	@$(IN_ENV) python -m tests.mutations $(ARGS)
+
+chaos: ## random faults under load, and whether every promise was kept: ARGS="--minutes 3 --seed S"
+	@$(IN_ENV) python -m loadtest.chaos $(ARGS)
