@@ -19,6 +19,7 @@ from app.gateway import Gateway
 from taskgate import settings as environment
 from taskgate.contract import logs
 from taskgate.contract.connection import connect
+from taskgate.doctor import look_at_redis
 from taskgate.platform import die_with
 from taskgate.settings import Settings, SettingsError
 
@@ -59,8 +60,8 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         # Before uvicorn takes the signals, and after: once it has stopped, it raises again what stopped it.
         signal.signal(number, lambda *_: sys.exit(0))
-    connect(settings, "gateway")  # opens nothing: a bad URL is told before anything listens
     with listen(settings.host, settings.port) as listener:
+        look_at_redis(settings)
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
             functools.partial(create, settings),
