@@ -8,10 +8,11 @@ from workers import supervisor
 
 def main() -> int:
     try:
-        return supervisor.run(settings.load())
+        loaded = settings.load()
     except settings.SettingsError as error:
         print(error, file=sys.stderr)
         return 2
+    return supervisor.run(loaded)
 
 
 if __name__ == "__main__":

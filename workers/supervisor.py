@@ -18,7 +18,6 @@ from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.contract.ids import new_worker_id
 from taskgate.contract.models import BeatAnswer, Held, Served, WorkerInfo
 from taskgate.contract.store import Store
-from taskgate.doctor import look_at_redis
 from taskgate.settings import Settings
 from workers.agenda import Agenda
 from workers.background import Background
@@ -29,6 +28,7 @@ from workers.inbox import Inbox
 from workers.lease import Lease
 from workers.outbox import Outbox
 from workers.runner import Runner
+from workers.unserved import Unserved
 
 log = structlog.get_logger()
 
@@ -74,6 +74,13 @@ class Supervisor:
             room=self._runner.room,
             take=self._runner.handover.take,
         )
+        self._unserved = Unserved(
+            self._store,
+            self._lease,
+            worker_id=self.id,
+            after_s=settings.unknown_type_after_s,
+            served=lambda: self._served,
+        )
         self._heart = Heart(beating, self._lease, self, worker_id=self.id, lease_s=settings.lease_s)
         self._lease.on_silent = self._heart.now
         self._inbox = Inbox(
@@ -113,6 +120,7 @@ class Supervisor:
             self._forever(self._claims.run()),
             self._forever(self._claims.listen()),
             self._forever(self._agenda.run()),
+            self._forever(self._unserved.run()),
             self._forever(self._inbox.run()),
             self._forever(self._runner.telemetry.run()),
         ]
@@ -282,7 +290,6 @@ class Supervisor:
 def run(settings: Settings) -> int:
     """`taskgate worker`: block until stopped; the exit code."""
     logs.configure(settings.log_format, settings.log_level)
-    look_at_redis(settings)
     return uvloop.run(_main(settings))
 
 

@@ -49,7 +49,7 @@ WAITING = frozenset({Status.SCHEDULED, Status.QUEUED, Status.RETRYING})
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.SCHEDULED: frozenset({Status.QUEUED, Status.CANCELED, Status.EXPIRED}),
-    Status.QUEUED: frozenset({Status.RUNNING, Status.CANCELED, Status.EXPIRED}),
+    Status.QUEUED: frozenset({Status.RUNNING, Status.CANCELED, Status.EXPIRED, Status.FAILED}),
     Status.RUNNING: frozenset({Status.SUCCEEDED, Status.FAILED, Status.RETRYING, Status.QUEUED, Status.CANCELING}),
     Status.RETRYING: frozenset({Status.QUEUED, Status.CANCELED, Status.EXPIRED}),
     Status.CANCELING: frozenset({Status.CANCELED, Status.SUCCEEDED}),
@@ -58,4 +58,5 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.CANCELED: frozenset(),
     Status.EXPIRED: frozenset(),
 }
-"""`failed -> queued` is a redrive; every other final state is for ever. `retrying -> expired`: put back unstarted."""
+"""`failed -> queued` is a redrive; every other final state is for ever. `retrying -> expired`: put back unstarted;
+`queued -> failed`: no live supervisor serves its type."""

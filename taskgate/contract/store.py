@@ -85,6 +85,8 @@ class Store:
         self._cancel = Script(redis, "cancel")
         self._redrive = Script(redis, "redrive")
         self._promote = Script(redis, "promote")
+        self._unserved = Script(redis, "unserved")
+        self._fail_unserved = Script(redis, "fail_unserved")
         self._trim = Script(redis, "trim")
         self._goodbye = Script(redis, "goodbye")
         self._nudge = Script(redis, "nudge")
@@ -224,6 +226,30 @@ class Store:
         """Do what is due. Returns Redis' time and when the next is due (0: nothing), both Unix ms."""
         now, _, next_due = await self._promote(keys.prefix(partition), self._now(), BATCH, self._retention_ms)
         return now, next_due
+
+    async def unserved(self, partition: int, served: Sequence[Served]) -> list[tuple[str, str]]:
+        """Lanes (queue, type) with queued tasks that no supervisor serves; `served`: what the caller does."""
+        replies = await self._unserved(keys.prefix(partition), self._now(), _pack(served))
+        return [(queue.decode(), task_type.decode()) for queue, task_type in replies]
+
+    async def fail_unserved(
+        self, partition: int, worker_id: str, *, queue: str, task_type: str, after_s: float
+    ) -> int | None:
+        """Fail up to BATCH tasks of a lane that nobody served for `after_s`: queued -> failed as `unknown_type`.
+
+        Returns how many, None when the lane is served, or the caller's supervisor is not alive.
+        """
+        reply = await self._fail_unserved(
+            keys.prefix(partition),
+            self._now(),
+            worker_id,
+            queue,
+            task_type,
+            f"{after_s:g}",
+            BATCH,
+            self._dead_retention_ms,
+        )
+        return cast(int, reply[1]) if reply[0] == b"ok" else None
 
     async def trim(self, partition: int) -> int:
         """Delete up to BATCH finished tasks whose retention is over; returns how many."""

@@ -14,7 +14,7 @@ from tests.contract import invariants
 from tests.contract.conftest import LIMITS, Hand, submission, submit
 
 Moves = set[tuple[Status, Status]]
-WALKS = 12
+WALKS = 16
 STEPS = 120
 TABLE: Moves = {(before, after) for before, allowed in TRANSITIONS.items() for after in allowed}
 
@@ -61,6 +61,7 @@ class Walk:
             self._reap,
             self._cancel,
             self._redrive,
+            self._fail_unserved,
             self._pass_time,
         ]
         await self._random.choice(moves)()
@@ -80,7 +81,7 @@ class Walk:
             self._random.choice(["echo", "other", "get"]),
             tenant=self._random.choice("ab"),
             delay_ms=self._random.choice([0, 0, 20]),
-            deadline_ms=self._random.choice([0, 0, 10, 30]),
+            deadline_ms=self._random.choice([0, 0, 10, 30, 60]),
             max_attempts=self._random.choice([1, 3]),
         )
         await submit(self._store, item)
@@ -112,7 +113,7 @@ class Walk:
             hand, task = held
             choices = self._random.choice
             await hand.hand_back(
-                task, counted=choices([False, True]), delay_ms=choices([0, 15]), ran=choices([False, True])
+                task, counted=choices([False, True]), delay_ms=choices([0, 15, 60]), ran=choices([False, True])
             )
 
     async def _reap(self) -> None:
@@ -137,6 +138,11 @@ class Walk:
                 await self._store.redrive(self._one(), request_id=str(self._number), limits=LIMITS)
             except NotDead:
                 pass
+
+    async def _fail_unserved(self) -> None:
+        if self._random.random() < 0.3:
+            hand = self._random.choice(self._hands)
+            await self._store.fail_unserved(0, hand.id, queue="default", task_type="other", after_s=60)
 
     async def _pass_time(self) -> None:
         self._clock.advance(self._random.choice([1, 5, 20]))

@@ -80,8 +80,9 @@ def _check_orders(found: dict[str, Any], records: dict[str, TaskRecord]) -> None
             wanted[f"ready:{spec.queue}:{lane}:{spec.tenant}"].add(task_id)
             wanted[f"lane:{spec.queue}:{lane}"].add(spec.tenant)
             wanted[f"lanes:{spec.queue}"].add(lane)
-            assert f"{PREFIX}wake:{spec.queue}:{lane}" in found, "no marker for what waits"
-    assert _members(found, "ready:", "lane:", "lanes:") == wanted
+            wanted["queues"].add(spec.queue)
+            wanted[f"wake:{spec.queue}:{lane}"].add("1")
+    assert _members(found, "ready:", "lane:", "lanes:", "queues", "wake:") == wanted
     assert all(len(value) == 1 for key, value in found.items() if key.startswith(f"{PREFIX}wake:"))
 
 

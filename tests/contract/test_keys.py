@@ -27,7 +27,7 @@ NAMES: dict[str, Callable[[int], str]] = {
     "notices": keys.notices,
 }
 PATTERNS = {
-    r"task:<id>", r"task:<id>:events", r"task:<id>:alive", r"lanes:<q>", r"lane:<q>:<type>",
+    r"task:<id>", r"task:<id>:events", r"task:<id>:alive", r"queues", r"lanes:<q>", r"lane:<q>:<type>",
     r"ready:<q>:<type>:<tenant>", r"due", r"held:<worker>", r"beats", r"dead:<q>", r"final", r"all:<tenant>",
     r"idem:<tenant>:<hash>", r"usage", r"wake:<q>:<type>", r"worker:<worker>",
 }  # fmt: skip

@@ -80,26 +80,33 @@ local joined = {}
 
 -- A newcomer to a fair order enters at its minimum: no credit for having been away. For a tenant that is known here;
 -- a lane stays NEW until a claim that serves it: lanes that nobody serves any more would hold the minimum down.
+-- Whether it was a newcomer.
 local function join(key, member, at)
     local entry = key .. " " .. member
-    if not joined[entry] then
-        joined[entry] = true
-        if not redis.call("ZSCORE", key, member) then
-            local first = not at and redis.call("ZRANGE", key, 0, 0, "WITHSCORES")[2]
-            redis.call("ZADD", key, at or first or 0, member)
-        end
+    if joined[entry] then
+        return false
     end
+    joined[entry] = true
+    if redis.call("ZSCORE", key, member) then
+        return false
+    end
+    local first = not at and redis.call("ZRANGE", key, 0, 0, "WITHSCORES")[2]
+    redis.call("ZADD", key, at or first or 0, member)
+    return true
 end
 
 local function enqueue(id, place, score)
     local queue, task_type, tenant = place_parts(place)
     redis.call("ZADD", prefix .. "ready:" .. place, score, id)
-    join(prefix .. "lanes:" .. queue, task_type, NEW)
+    if join(prefix .. "lanes:" .. queue, task_type, NEW) then
+        redis.call("SADD", prefix .. "queues", queue)
+    end
     join(prefix .. "lane:" .. queue .. ":" .. task_type, tenant)
     wake(queue, task_type)
 end
 
--- Take empty tenants and lanes out of the fair orders.
+-- Take empty tenants and lanes out of the fair orders, and the marker of an empty lane: clients name queues as they
+-- like, so nothing of a queue may stay.
 local function leave_if_empty(place)
     if redis.call("EXISTS", prefix .. "ready:" .. place) == 1 then
         return
@@ -109,8 +116,14 @@ local function leave_if_empty(place)
     redis.call("ZREM", lane_key, tenant)
     joined[lane_key .. " " .. tenant] = nil
     if redis.call("EXISTS", lane_key) == 0 then
-        redis.call("ZREM", prefix .. "lanes:" .. queue, task_type)
-        joined[prefix .. "lanes:" .. queue .. " " .. task_type] = nil
+        local lanes_key, wake_key = prefix .. "lanes:" .. queue, prefix .. "wake:" .. queue .. ":" .. task_type
+        redis.call("ZREM", lanes_key, task_type)
+        joined[lanes_key .. " " .. task_type] = nil
+        redis.call("DEL", wake_key)
+        woken[wake_key] = nil
+        if redis.call("EXISTS", lanes_key) == 0 then
+            redis.call("SREM", prefix .. "queues", queue)
+        end
     end
 end
 
@@ -303,4 +316,19 @@ local function full(queue, bytes, limit_tasks, limit_bytes)
         return "queue-bytes"
     end
     return nil
+end
+
+-- Every lane that a supervisor in `beats` says it serves, as a set of "queue:type".
+local function served_lanes()
+    local lanes = {}
+    for _, worker in ipairs(redis.call("HKEYS", prefix .. "beats")) do
+        local info = redis.call("HGET", prefix .. "worker:" .. worker, "info")
+        local said = info and cjson.decode(info) or { queues = {}, types = {} }
+        for _, name in ipairs(said.types) do
+            for _, queue in ipairs(said.queues) do
+                lanes[queue .. ":" .. string.match(name, "^[^:]+")] = true
+            end
+        end
+    end
+    return lanes
 end

@@ -29,7 +29,7 @@ if limit then
     return { "full", limit, retry_in_ms(queue), queue }
 end
 redis.call("HSET", key, "status", "queued", "version", version, "attempt", 0, "worker", "", "redriven", request_id)
-redis.call("HDEL", key, "finished", "purge", "deadline", "started", "met")
+redis.call("HDEL", key, "finished", "purge", "deadline", "started", "met", "error")
 redis.call("PERSIST", key)
 redis.call("PERSIST", key .. ":events")
 redis.call("ZREM", prefix .. "final", queue .. ":" .. owner .. ":" .. id)
