@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 IN_ENV := tools/setup.sh --
 
-.PHONY: setup demo run test test-all lint loadtest bench mutations
+.PHONY: setup demo run test test-all lint loadtest bench mutations chaos
 
 setup: ## build the environment, if anything it is made from has changed
 	@tools/setup.sh
