@@ -2,10 +2,11 @@
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
     BaseModel,
@@ -44,15 +45,35 @@ def _names(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
-def _is_redis_url(url: str) -> bool:
-    """Not so when an unescaped password was cut apart: another host would be asked, or the secret shown."""
+_URL_OPTIONS = frozenset(
+    {"db", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"}
+)
+"""Others would change the client's policy behind our back, or be an error at the first call only."""
+
+
+def _wrong_with_redis_url(url: str) -> str:
+    """Why nothing can be done with it; "" if something can. Shows none of it: any part may be the secret."""
+    no_url = "not a redis://, rediss:// or unix:// URL (is its password percent-encoded?)"
     try:
         parts = urlsplit(url)
         rest = parts.path + parts.query + parts.fragment
         whole = parts.scheme == "unix" or (parts.scheme in ("redis", "rediss") and "@" not in rest)
         return whole and (parts.port is None or parts.port > 0)
     except ValueError:
-        return False
+        return no_url
+    login, _, place = parts.netloc.rpartition("@")
+    # An unescaped password was cut apart: another host would be asked, or the secret shown as a part of its name.
+    cut = "@" in parts.path + parts.query + parts.fragment if parts.scheme != "unix" else bool(place)
+    illegal = not login.isascii() or re.search(r"%(?![0-9A-Fa-f]{2})|\s", login)
+    if parts.scheme not in ("redis", "rediss", "unix") or cut or illegal or parts.fragment or port == 0:
+        return no_url
+    options = parse_qs(parts.query, keep_blank_values=True)
+    if not options.keys() <= _URL_OPTIONS:
+        return f"options of the URL can be {', '.join(sorted(_URL_OPTIONS))}"
+    database = options.get("db", [""])[0] or ("" if parts.scheme == "unix" else parts.path.strip("/"))
+    if database and not (database.isascii() and database.isdigit()):
+        return "its database is not a number (redis://host:6379/0)"
+    return "" if parts.scheme != "unix" or parts.path.startswith("/") else no_url
 
 
 class SettingsError(Exception):
@@ -126,8 +147,8 @@ class Settings(BaseModel):
             raise ValueError("handlers: name at least one module")
         if not all(map(is_name, self.queues)):
             raise ValueError("queues: names have 1 to 64 of A-Z a-z 0-9 . _ -")
-        if self.redis_url is not None and not _is_redis_url(self.redis_url.get_secret_value()):
-            raise ValueError("redis_url: not a redis://, rediss:// or unix:// URL (is its password percent-encoded?)")
+        if self.redis_url is not None and (wrong := _wrong_with_redis_url(self.redis_url.get_secret_value())):
+            raise ValueError(f"redis_url: {wrong}")
         return self
 
     @property

@@ -8,11 +8,10 @@ from workers import supervisor
 
 def main() -> int:
     try:
-        loaded = settings.load()
+        return supervisor.run(settings.load())
     except settings.SettingsError as error:
         print(error, file=sys.stderr)
         return 2
-    return supervisor.run(loaded)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.contract.ids import new_worker_id
 from taskgate.contract.models import BeatAnswer, Held, Served, WorkerInfo
 from taskgate.contract.store import Store
+from taskgate.doctor import look_at_redis
 from taskgate.settings import Settings
 from workers.agenda import Agenda
 from workers.background import Background
@@ -290,6 +291,7 @@ class Supervisor:
 def run(settings: Settings) -> int:
     """`taskgate worker`: block until stopped; the exit code."""
     logs.configure(settings.log_format, settings.log_level)
+    look_at_redis(settings)
     return uvloop.run(_main(settings))
 
 

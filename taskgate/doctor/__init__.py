@@ -3,9 +3,10 @@
 from taskgate.doctor.finding import Finding, Level
 from taskgate.doctor.machine import machine
 from taskgate.doctor.server import embedded, server
+from taskgate.doctor.startup import look_at_redis
 from taskgate.settings import Settings
 
-__all__ = ["Finding", "Level", "examine"]
+__all__ = ["Finding", "Level", "examine", "look_at_redis"]
 
 
 def examine(settings: Settings) -> list[Finding]:

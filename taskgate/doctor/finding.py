@@ -20,11 +20,15 @@ class Finding(NamedTuple):
     found: str
     advice: str = ""
     """What to do; empty when OK."""
+    stops: bool = False
+    """It can never work like this: no process starts."""
 
 
-def judge(what: str, found: str, *, fail: bool = False, warn: bool = False, advice: str) -> Finding:
-    level = Level.FAIL if fail else Level.WARN if warn else Level.OK
-    return Finding(level, what, found, "" if level is Level.OK else advice)
+def judge(
+    what: str, found: str, *, stops: bool = False, fail: bool = False, warn: bool = False, advice: str
+) -> Finding:
+    level = Level.FAIL if fail or stops else Level.WARN if warn else Level.OK
+    return Finding(level, what, found, "" if level is Level.OK else advice, stops)
 
 
 def mib(size: int) -> str:

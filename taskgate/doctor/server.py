@@ -2,13 +2,15 @@
 
 import asyncio
 import os
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import SecretStr
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from taskgate.contract.connection import DURABILITY_SETTINGS, Durability, connect, connections, durability
+from taskgate.contract.errors import TaskgateError
 from taskgate.contract.store import Store
 from taskgate.doctor.finding import Finding, Level, judge, mib
 from taskgate.doctor.machine import disk
@@ -16,6 +18,8 @@ from taskgate.embedded import Embedded, EmbeddedError
 from taskgate.settings import Settings, SettingsError
 
 _OLDEST = (7, 0)
+_TLS_FAILS = (ssl.SSLError, FileNotFoundError, PermissionError, ConnectionResetError)
+"""Not trusted, no such certificate here; and a server that misses ours may hang up before it has said so."""
 
 
 class _Server(NamedTuple):
@@ -61,9 +65,9 @@ def server(settings: Settings) -> list[Finding]:
     try:
         found = asyncio.run(_ask(settings))
     except SettingsError as error:
-        return [Finding(Level.FAIL, "redis", "not usable", str(error))]
-    except (RedisError, OSError) as error:
-        return [_no_answer(error)]
+        return [Finding(Level.FAIL, "redis", "not usable", str(error), stops=True)]
+    except (RedisError, TaskgateError, OSError) as error:
+        return [_no_answer(error, settings)]
     return [
         *identity(found.info),
         _eviction(found, settings),
@@ -73,32 +77,56 @@ def server(settings: Settings) -> list[Finding]:
     ]
 
 
-def _no_answer(error: Exception) -> Finding:
-    """redis-py shows a refused login as a lost connection that was caused by it."""
-    if isinstance(error, ResponseError) or isinstance(error.__cause__, AuthenticationError):
+def _no_answer(error: Exception, settings: Settings) -> Finding:
+    """redis-py shows refused logins and certificates as lost connections that were caused by them."""
+    causes = list(_causes(error))
+    tls = settings.redis_url is not None and settings.redis_url.get_secret_value().startswith("rediss:")
+    if tls and any(isinstance(each, _TLS_FAILS) for each in causes):
+        advice = "ssl_ca_certs=FILE names who signed its certificate; ssl_certfile= and ssl_keyfile= are ours"
+        return Finding(Level.FAIL, "redis", f"no TLS with it: {error}", f"TASKGATE_REDIS_URL: {advice}", stops=True)
+    if any(isinstance(each, ResponseError | AuthenticationError) for each in causes):
         advice = "put user and password (percent-encoded) of one who may do everything into TASKGATE_REDIS_URL"
-        return Finding(Level.FAIL, "redis", f"refuses us: {error}", advice)
+        return Finding(Level.FAIL, "redis", f"refuses us: {error}", advice, stops=True)
     advice = "start it, or correct TASKGATE_REDIS_URL; without that variable `taskgate up` brings its own Valkey"
     return Finding(Level.FAIL, "redis", f"not reachable: {error}", advice)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 async def _ask(settings: Settings) -> _Server:
     client = connect(settings, "gateway")
     try:
-        return _Server(await client.info(), durability(await Store(client).server_config(*DURABILITY_SETTINGS)))
+        try:
+            info = await client.info()
+        except NoPermissionError:
+            info = {}
+        return _Server(info, durability(await Store(client).server_config(*DURABILITY_SETTINGS)))
     finally:
         await client.aclose()
 
 
 def identity(info: Mapping[str, Any]) -> Iterator[Finding]:
     """Valkey gives the version of the Redis that it is compatible with beside its own."""
+    if not info:
+        yield judge("redis", "it does not let us ask (INFO)", warn=True, advice="look at its version and role yourself")
+        return
     product = "valkey" if "valkey_version" in info else "redis"
     version = str(info.get("redis_version", "0"))
     yield judge(
         product,
         str(info.get(f"{product}_version")),
-        fail=tuple(int(part) for part in version.split(".")[:2]) < _OLDEST,
+        stops=tuple(int(part) for part in version.split(".")[:2]) < _OLDEST,
         advice="needs Redis 7.0 or Valkey: use a newer server",
+    )
+    yield judge(
+        "mode",
+        "cluster" if info.get("cluster_enabled") else "standalone",
+        stops=bool(info.get("cluster_enabled")),
+        advice="Redis Cluster is not supported: use a single primary, with replicas if you like",
     )
     yield judge(
         "role",
@@ -109,13 +137,14 @@ def identity(info: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _eviction(found: _Server, settings: Settings) -> Finding:
-    policy, limited = str(found.info.get("maxmemory_policy")), int(found.info.get("maxmemory", 0)) > 0
-    evicts = policy != "noeviction"
+    evicts, limited = found.durability.evicts, int(found.info.get("maxmemory", 0)) > 0
+    if found.info:
+        evicts = found.info.get("maxmemory_policy") != "noeviction"
     return judge(
         "eviction policy",
-        policy,
-        fail=evicts and (limited or settings.strict),
-        warn=evicts,
+        str(found.info.get("maxmemory_policy", "unknown: the server does not let us ask (INFO)")),
+        fail=bool(evicts and limited) or (settings.strict and evicts is not False),
+        warn=evicts is not False,
         advice="it may drop accepted tasks when memory is full: CONFIG SET maxmemory-policy noeviction",
     )
 
@@ -157,7 +186,7 @@ def _clients(info: Mapping[str, Any], settings: Settings) -> Finding:
     ours = settings.gateway_processes * connections(settings, "gateway") + sum(
         connections(settings, role) for role in ("supervisor", "supervisor-beat", "supervisor-claim")
     )
-    limit, others = int(info.get("maxclients", 0)), int(info.get("connected_clients", 1)) - 1
+    limit, others = int(info.get("maxclients", 10_000)), int(info.get("connected_clients", 1)) - 1
     return judge(
         "connections",
         f"up to {ours} for these gateways and one supervisor; server: {limit:,} at most, {others} open",

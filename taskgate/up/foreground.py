@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from taskgate.contract import logs
+from taskgate.doctor import look_at_redis
 from taskgate.embedded import Embedded, EmbeddedError
 from taskgate.settings import Settings
 from taskgate.up import reload as reloading
@@ -38,6 +39,8 @@ class UpError(Exception):
 def run(settings: Settings, *, reload: bool = False) -> int:
     """Run until stopped. 0: stopped as asked; 1: could not start, or something had to be killed at the end."""
     logs.configure(settings.log_format, settings.log_level)
+    if settings.redis_url:
+        look_at_redis(settings)  # the services would refuse it again and again
     try:
         return asyncio.run(Up(settings, reload=reload).run())
     except (UpError, AddressError, EmbeddedError) as error:

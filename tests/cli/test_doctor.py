@@ -184,7 +184,7 @@ def test_exit_code_and_output(cli: Cli, own_server: Server, tmp_path: Path) -> N
     assert "      → CONFIG SET appendonly yes" in broken.stdout
 
     as_json = json.loads(cli("doctor", "--json", "--redis-url", own_server.url).stdout)
-    assert {"level", "what", "found", "advice"} == as_json[0].keys()
+    assert {"level", "what", "found", "advice", "stops"} == as_json[0].keys()
 
 
 @pytest.mark.parametrize(
