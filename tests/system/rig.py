@@ -89,7 +89,7 @@ class Rig:
         await eventually(
             self.store.workers,
             lambda found: any(w.pid == process.pid and w.state == "ready" and w.types for w in found),
-            within_s=20,
+            within_s=60,
         )
         return process
 
@@ -101,7 +101,7 @@ class Rig:
                 return (await self.http.get("/readyz")).status_code
             return 0
 
-        await eventually(ready, lambda code: code == 200, within_s=20)
+        await eventually(ready, lambda code: code == 200, within_s=60)
         return process
 
     async def submit(self, task_type: str, payload: Any, **fields: Any) -> str:
