@@ -1,0 +1,130 @@
+"""The heart and the lease: what an answered beat allows, and what an unanswered one does not."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from redis.asyncio import Redis
+
+from taskgate.contract.models import BeatAnswer, Held, Served, WorkerInfo
+from taskgate.contract.store import Store
+from tests.conftest import Server, eventually
+from tests.contract.conftest import SERVED, worker_info
+from workers.heart import Heart
+from workers.lease import Lease
+from workers.slot import boot_ns
+
+LEASE_S = 0.6
+MS = 1_000_000
+
+
+class Guard:
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.deadlines: list[int] = []
+
+    def deadline(self, ns: int) -> None:
+        self.deadlines.append(ns)
+
+
+class Voice:
+    """A supervisor that holds nothing, and takes its time to say so."""
+
+    served: Sequence[Served] = SERVED
+    spoke_ns = 0
+
+    def describe(self) -> WorkerInfo:
+        time.sleep(0.05)
+        self.spoke_ns = boot_ns()
+        return worker_info("w1", lease_ms=int(LEASE_S * 1000))
+
+    def names(self, partition: int) -> Sequence[Held]:
+        return []
+
+    def heard(self, partition: int, answer: BeatAnswer) -> None: ...
+
+
+@pytest.fixture
+async def redis_client(own_server: Server) -> AsyncIterator[Redis]:
+    async with Redis.from_url(own_server.url, protocol=2) as client:
+        yield client
+
+
+@pytest.fixture
+def guard() -> Guard:
+    return Guard()
+
+
+@pytest.fixture
+async def lease(guard: Guard) -> Lease:
+    return Lease(LEASE_S, guard)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def voice() -> Voice:
+    return Voice()
+
+
+@pytest.fixture
+def heart(redis_client: Redis, lease: Lease, voice: Voice) -> Heart:
+    return Heart(Store(redis_client), lease, voice, worker_id="w1", lease_s=LEASE_S)
+
+
+def restart(server: Server) -> None:
+    server.start("--appendonly", "yes", "--appendfsync", "always")
+
+
+async def test_a_lease_is_counted_from_before_its_beat_and_ends_before_others_may_reap(
+    heart: Heart, lease: Lease, voice: Voice, guard: Guard
+) -> None:
+    assert not lease.holds
+    before_ns = boot_ns()
+    assert await heart.beat()
+
+    assert before_ns < lease.deadline_ns - 0.95 * LEASE_S * 1e9 < voice.spoke_ns - 50 * MS + MS
+    assert guard.deadlines[-1] == lease.deadline_ns
+
+
+async def test_a_lease_holds_until_its_deadline(lease: Lease) -> None:
+    lease.answered(boot_ns())
+    assert lease.holds
+    lease.answered(boot_ns() - int(LEASE_S * 1e9))
+    assert not lease.holds
+
+
+async def test_a_beat_without_an_answer_extends_nothing(
+    own_server: Server, heart: Heart, lease: Lease, guard: Guard
+) -> None:
+    await heart.beat()
+    deadline_ns, told = lease.deadline_ns, len(guard.deadlines)
+    own_server.stop()
+
+    assert not await heart.beat()
+    assert (lease.deadline_ns, len(guard.deadlines)) == (deadline_ns, told)
+    assert not lease.contact.is_set()
+    restart(own_server)
+    await eventually(heart.beat, bool)
+    assert lease.contact.is_set()
+    assert lease.deadline_ns > deadline_ns
+
+
+async def test_while_redis_was_away_nobody_was_watched(own_server: Server, heart: Heart, redis_client: Redis) -> None:
+    """It was as unreachable for the others: what they did not say then, proves nothing."""
+    store = Store(redis_client)
+    silent = worker_info("w2", lease_ms=int(LEASE_S * 1000))
+    await store.beat(0, silent, held=[], served=SERVED)
+    await heart.beat()
+    own_server.stop()
+    await heart.beat()
+    await asyncio.sleep(LEASE_S)
+    restart(own_server)
+    await eventually(heart.beat, bool)
+    assert {worker.id for worker in await store.workers()} == {"w1", "w2"}
+
+    async def left() -> set[str]:
+        await heart.beat()
+        return {worker.id for worker in await store.workers()}
+
+    await eventually(left, lambda ids: ids == {"w1"})
