@@ -56,9 +56,7 @@ def _wrong_with_redis_url(url: str) -> str:
     no_url = "not a redis://, rediss:// or unix:// URL (is its password percent-encoded?)"
     try:
         parts = urlsplit(url)
-        rest = parts.path + parts.query + parts.fragment
-        whole = parts.scheme == "unix" or (parts.scheme in ("redis", "rediss") and "@" not in rest)
-        return whole and (parts.port is None or parts.port > 0)
+        port = parts.port
     except ValueError:
         return no_url
     login, _, place = parts.netloc.rpartition("@")
