@@ -127,6 +127,8 @@ def problem_of(error: errors.TaskgateError, *, task_id: str | None = None) -> Pr
             return Problem("not-dead", str(error), task_status=error.status)
         case errors.NotFinished():
             return Problem("not-finished", str(error), retry_after_s=1, task_status=error.status)
+        case errors.ResultGone():
+            return Problem("gone", "The result was dropped: finished tasks kept more than TASKGATE_RETENTION_BYTES.")
         case errors.OutcomeUnknown():
             known: dict[str, Any] = {} if task_id is None else {"task_id": task_id}
             return Problem("dependency-unavailable", retry_after_s=UNAVAILABLE_RETRY_S, outcome="unknown", **known)

@@ -43,6 +43,7 @@ class Gateway:
             partitions=settings.partitions,
             retention_ms=settings.retention_s * 1000,
             dead_retention_ms=settings.dead_retention_s * 1000,
+            retention_bytes=int(settings.retention_bytes),
         )
         self.types = TypeRegistry(self.store)
         self.snapshots = Snapshots(self.store, ttl_s=settings.status_cache_ms / 1000, retention_s=settings.retention_s)

@@ -45,7 +45,7 @@ def _task(snapshot: Snapshot, status: int = 200) -> Response:
 
 @router.get("/tasks/{task_id}/result", tags=["tasks"], summary="The result, as the handler returned it")
 async def result(task_id: str, parts: Parts, who: Who) -> Response:
-    """JSON. `204` when the task ended without one, `409` while it has not ended."""
+    """JSON. `204` when the task ended without one, `409` while it has not ended, `410` when it was dropped since."""
     snapshot = await parts.snapshots.fresh(task_id, who.tenant)
     status, found = await parts.store.result(task_id)
     if not found:

@@ -125,6 +125,9 @@ class Settings(BaseModel):
         500, le=3_600_000, description="age up to which a status may be served from memory"
     )
     retention_s: PositiveInt = Field(_DAY_S, le=3650 * _DAY_S, description="how long finished tasks are kept")
+    retention_bytes: ByteSize = Field(
+        ByteSize(1024**3), gt=0, le=2**50, description="bytes that finished tasks may keep; then the oldest go"
+    )
     dead_retention_s: PositiveInt = Field(7 * _DAY_S, le=3650 * _DAY_S, description="how long dead letters are kept")
     partitions: int = Field(1, ge=1, le=256, description="hash tags that keys are spread over")
     api_key: SecretStr | None = Field(None, description="key every request must carry")

@@ -104,6 +104,7 @@ class Supervisor:
             partitions=settings.partitions,
             retention_ms=settings.retention_s * 1000,
             dead_retention_ms=settings.dead_retention_s * 1000,
+            retention_bytes=int(settings.retention_bytes),
         )
 
     async def run(self) -> int:

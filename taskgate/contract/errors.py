@@ -7,6 +7,7 @@ TaskgateError
 ├── NotCancelable           already ended in another way
 ├── NotDead                 redrive of a task that is not failed
 ├── NotFinished             the result of a task that has not ended
+├── ResultGone              of a task that is still known: dropped, since finished tasks kept too much
 ├── NoSuchWorker            a claim by a supervisor that has not beaten
 ├── StoreUnavailable        Redis is away: nothing was done
 └── OutcomeUnknown          Redis went away after the command was sent: it may have been done
@@ -51,6 +52,10 @@ class NotFinished(TaskgateError):
     def __init__(self, status: str) -> None:
         super().__init__(f"the task is {status}")
         self.status = status
+
+
+class ResultGone(TaskgateError):
+    pass
 
 
 class NoSuchWorker(TaskgateError):

@@ -15,6 +15,7 @@ from taskgate.contract.errors import (
     NotDead,
     NotFinished,
     QueueFull,
+    ResultGone,
     StoreUnavailable,
     TaskNotFound,
 )
@@ -41,6 +42,7 @@ from taskgate.contract.states import FINAL, Status
 
 RETENTION_MS = 86_400_000
 DEAD_RETENTION_MS = 604_800_000
+RETENTION_BYTES = 1 << 30
 CLAIM_BYTES = 1 << 20
 UNREADABLE = b'{"kind":"invalid_payload","message":"the record of this task cannot be read"}'
 BATCH = 128
@@ -69,12 +71,14 @@ class Store:
         clock: Callable[[], int] | None = None,
         retention_ms: int = RETENTION_MS,
         dead_retention_ms: int = DEAD_RETENTION_MS,
+        retention_bytes: int = RETENTION_BYTES,
     ) -> None:
         self.partitions = range(partitions)
         self._redis = redis
         self._clock = clock
         self._retention_ms = retention_ms
         self._dead_retention_ms = dead_retention_ms
+        self._retention_bytes = retention_bytes // partitions
         self._submit = Script(redis, "submit")
         self._claim = Script(redis, "claim")
         self._finish = Script(redis, "finish")
@@ -193,7 +197,9 @@ class Store:
 
     async def finish(self, partition: int, worker_id: str, items: Sequence[Finish]) -> list[str]:
         """End attempts. Per item the new status, `done` (this token had ended it), `stale` or `not_found`."""
-        replies = await self._finish(keys.prefix(partition), self._now(), worker_id, _pack(items))
+        replies = await self._finish(
+            keys.prefix(partition), self._now(), worker_id, self._retention_bytes, _pack(items)
+        )
         return [reply[-1].decode() for reply in replies]
 
     async def hand_back(self, partition: int, worker_id: str, items: Sequence[HandBack]) -> list[str]:
@@ -252,8 +258,8 @@ class Store:
         return cast(int, reply[1]) if reply[0] == b"ok" else None
 
     async def trim(self, partition: int) -> int:
-        """Delete up to BATCH finished tasks whose retention is over; returns how many."""
-        return cast(int, await self._trim(keys.prefix(partition), self._now(), BATCH))
+        """Delete or lighten up to BATCH finished tasks whose retention is over, by age or bytes; returns how many."""
+        return cast(int, await self._trim(keys.prefix(partition), self._now(), BATCH, self._retention_bytes))
 
     async def goodbye(self, partition: int, worker_id: str) -> bool:
         """Leave. False when tasks are still held, which the reaper then ends."""
@@ -325,12 +331,15 @@ class Store:
         Raises:
             TaskNotFound: there is no such task.
             NotFinished: it has not ended.
+            ResultGone: it was dropped since (RETENTION_BYTES).
         """
         [record] = await self.read([task_id], result=True)
         if record is None:
             raise TaskNotFound(task_id)
         if record.status not in FINAL:
             raise NotFinished(record.status)
+        if record.status is Status.SUCCEEDED and not record.has_result:
+            raise ResultGone(task_id)
         return record.status, record.result or b""
 
     async def events(self, task_id: str, *, after: str = "0-0", count: int = 500) -> list[Event]:
@@ -494,7 +503,7 @@ def _readable(task_id: str, spec: bytes) -> TaskSpec:
 def _record(task_id: str, reply: list[Any], *, with_result: bool) -> TaskRecord:
     fields, alive, position, result, now = reply
     spec, status, version, attempt, epoch, worker, created, started, finished, due, deadline, purge = fields[:12]
-    progress, effort, error, health, lease, _ = fields[12:]
+    progress, effort, error, health, lease = fields[12:17]
     held = status in (b"running", b"canceling")
     return TaskRecord(
         spec=_readable(task_id, spec),

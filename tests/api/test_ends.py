@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from app.door import Door
+from taskgate.contract.store import Store
 from tests.api.conftest import Worker, client_of, submit
 
 ERROR = b'{"kind":"exception","message":"no","traceback":"..."}'
@@ -26,6 +27,21 @@ async def test_the_result_is_the_handlers_bytes(http: httpx.AsyncClient, worker:
     assert (result.status_code, result.content) == (200, b'{"a": 1.0, "b":"\xc3\xa9"}')
     assert result.headers["content-type"] == "application/json"
     assert (await http.get(f"/tasks/{task['id']}")).json()["result_url"] == f"/tasks/{task['id']}/result"
+
+
+async def test_a_result_that_retention_dropped_is_gone_and_the_task_is_not(
+    http: httpx.AsyncClient, worker: Worker
+) -> None:
+    task = await submit(http)
+    [claimed] = await worker.claim()
+    await worker.finish(claimed, result=b'"%s"' % (b"x" * 4000))
+    frugal = Store(worker.store._redis, retention_bytes=3000)
+    assert await frugal.trim(0) == 1
+    result = await http.get(f"/tasks/{task['id']}/result")
+    assert (result.status_code, result.json()["type"]) == (410, "/problems/gone")
+    assert "TASKGATE_RETENTION_BYTES" in result.json()["detail"]
+    shown = (await http.get(f"/tasks/{task['id']}", headers={"Cache-Control": "no-cache"})).json()
+    assert (shown["status"], shown["result_url"]) == ("succeeded", None)
 
 
 async def test_a_failed_task_has_no_result(http: httpx.AsyncClient, worker: Worker) -> None:

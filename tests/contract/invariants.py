@@ -65,9 +65,17 @@ def _check_counters(found: dict[str, Any], records: dict[str, TaskRecord]) -> No
                 wanted[f"bytes:{unit}"] += size
         if record.status in (Status.RUNNING, Status.CANCELING):
             wanted[f"running:queue:{record.spec.queue}"] += 1
+        if record.status in FINAL:
+            wanted["kept:bytes"] += _kept(found, task_id)
     usage = {name.decode(): value for name, value in found.get(keys.usage(0), {}).items()}
-    counted = {name: int(value) for name, value in usage.items() if name.startswith(("waiting:", "bytes:", "running:"))}
+    counted = {name: int(value) for name, value in usage.items() if not name.startswith(("drain_", "room_"))}
     assert counted == wanted, "counters, of which none may stay at 0"
+
+
+def _kept(found: dict[str, Any], task_id: str) -> int:
+    """Bytes that retention counts for a finished task."""
+    record = found[f"{PREFIX}task:{task_id}"]
+    return 2048 + len(record.get(b"payload", b"")) + len(record.get(b"result", b""))
 
 
 def _check_orders(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
@@ -95,12 +103,14 @@ def _check_places(found: dict[str, Any], records: dict[str, TaskRecord]) -> None
         if record.status is Status.FAILED:
             wanted[f"dead:{record.spec.queue}"].add(task_id)
         if record.status in FINAL:
-            wanted["final"].add(f"{record.spec.queue}:{record.spec.tenant}:{task_id}")
+            kept = _kept(found, task_id)
+            wanted["final"].add(f"{record.spec.queue}:{record.spec.tenant}:{task_id}:{kept}")
+            if kept >= 3072 and record.status is not Status.FAILED:
+                wanted["heavy"].add(f"{record.spec.queue}:{record.spec.tenant}:{task_id}:{kept}")
         wanted[f"all:{record.spec.tenant}"].add(task_id)
         assert task_id in due or record.status not in (Status.SCHEDULED, Status.RETRYING)
         assert task_id not in due or record.status in WAITING
-        assert (f"{PREFIX}task:{task_id}:alive" in found) <= (record.status in (Status.RUNNING, Status.CANCELING))
-    assert _members(found, "held:", "dead:", "final", "all:") == wanted
+    assert _members(found, "held:", "dead:", "final", "heavy", "all:") == wanted
 
 
 async def _check_life_times(redis: Redis, found: dict[str, Any], records: dict[str, TaskRecord]) -> None:

@@ -28,7 +28,7 @@ NAMES: dict[str, Callable[[int], str]] = {
 }
 PATTERNS = {
     r"task:<id>", r"task:<id>:events", r"task:<id>:alive", r"queues", r"lanes:<q>", r"lane:<q>:<type>",
-    r"ready:<q>:<type>:<tenant>", r"due", r"held:<worker>", r"beats", r"dead:<q>", r"final", r"all:<tenant>",
+    r"ready:<q>:<type>:<tenant>", r"due", r"held:<worker>", r"beats", r"dead:<q>", r"final", r"heavy", r"all:<tenant>",
     r"idem:<tenant>:<hash>", r"usage", r"wake:<q>:<type>", r"worker:<worker>",
 }  # fmt: skip
 """What the scripts may write, of the table in docs/architecture.md."""
@@ -60,7 +60,7 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
     succeeds, fails, retries, _ = await w1.claim(sync=4)
     await w1.report(succeeds, progress=b"{}", events=[("custom", b"{}")])
     seen |= {key async for key in redis_client.scan_iter(count=1000)}
-    await w1.finish(succeeds, submitted=[submission(queue="b")])
+    await w1.finish(succeeds, result=b'"' + b"x" * 1022 + b'"', submitted=[submission(queue="b")])
     await w1.finish(fails, "failed")
     await w1.finish(retries, "retry", retry_delay_ms=1)
     await w2.reap(w1)

@@ -2,7 +2,8 @@
 -- End attempts: running -> succeeded | failed | retrying | queued; canceling -> canceled | succeeded.
 -- Replies per item {"ok", status}, {"done"} (a repeat), {"stale"} or {"not_found"}.
 local worker = ARGV[2] -- string first half of every token
-local items = cmsgpack.unpack(ARGV[3]) -- list   of models.Finish
+local max_bytes = tonumber(ARGV[3]) -- int    that finished tasks may keep
+local items = cmsgpack.unpack(ARGV[4]) -- list   of models.Finish
 
 -- The status an attempt's outcome leads to.
 local function status_after(outcome, task, max_attempts, delay_ms)
@@ -72,5 +73,6 @@ for i, item in ipairs(items) do
     replies[i] = finish(item)
 end
 release(worker, released)
+make_room(max_bytes, 2 * #items) -- here, too: results come faster than anybody trims
 settle()
 return replies

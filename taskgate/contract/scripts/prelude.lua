@@ -10,6 +10,7 @@ end
 local TASK_BYTES = 2048 -- what admission counts for a task besides its payload
 local EVENTS_KEPT = 500
 local IDEMPOTENCY_MS = 86400000
+local HEAVY_BYTES = 1024 -- of payload and result: what is dropped before whole tasks are
 local BELT_MS = 86400000 -- trim deletes at the purge time; the TTL is the belt behind it
 local RETRY_CAP_MS = 60000
 local NEW = -1 -- virtual time of a lane that no claim has seen yet
@@ -31,6 +32,7 @@ local function settle()
             redis.call("HDEL", usage_key, field) -- tenants come and go; their counters must not stay
         end
     end
+    tallies = {}
 end
 
 local places = {}
@@ -163,11 +165,62 @@ local function release(worker, ids)
         return
     end
     redis.call("SREM", prefix .. "held:" .. worker, unpack(ids))
-    local alive = {}
-    for i, id in ipairs(ids) do
-        alive[i] = prefix .. "task:" .. id .. ":alive"
+end
+
+-- The entry of a finished task in `final` and `heavy`: what is known of it also when its record is gone.
+local function final_member(queue, tenant, id, bytes)
+    return string.format("%s:%s:%s:%d", queue, tenant, id, bytes)
+end
+
+local function kept_bytes(key)
+    return TASK_BYTES + redis.call("HSTRLEN", key, "payload") + redis.call("HSTRLEN", key, "result")
+end
+
+-- Delete a finished task.
+local function purge(member)
+    local queue, tenant, id, bytes = string.match(member, "^([^:]+):([^:]+):([^:]+):(%d+)$")
+    local key = prefix .. "task:" .. id
+    redis.call("UNLINK", key, key .. ":events", key .. ":logs", key .. ":alive")
+    redis.call("ZREM", prefix .. "all:" .. tenant, id)
+    redis.call("ZREM", prefix .. "dead:" .. queue, id)
+    redis.call("ZREM", prefix .. "final", member)
+    redis.call("ZREM", prefix .. "heavy", member)
+    tally("kept:bytes", -tonumber(bytes))
+end
+
+-- Drop payload and result of a finished task; the rest of it stays.
+local function lighten(member)
+    local queue, tenant, id, bytes = string.match(member, "^([^:]+):([^:]+):([^:]+):(%d+)$")
+    local key = prefix .. "task:" .. id
+    local light = final_member(queue, tenant, id, TASK_BYTES)
+    redis.call("ZREM", prefix .. "heavy", member)
+    redis.call("ZADD", prefix .. "final", redis.call("ZSCORE", prefix .. "final", member), light)
+    redis.call("ZREM", prefix .. "final", member)
+    tally("kept:bytes", TASK_BYTES - tonumber(bytes))
+    if redis.call("EXISTS", key) == 1 then -- else its time to live was over before anybody trimmed
+        redis.call("HDEL", key, "payload", "result")
+        redis.call("HSET", key, "lightened", 1)
+        redis.call("PUBLISH", prefix .. "changes:" .. id, redis.call("HINCRBY", key, "version", 1))
     end
-    redis.call("DEL", unpack(alive))
+end
+
+-- Bring what finished tasks keep down to `max_bytes`: the payloads and results of the oldest, then the oldest whole.
+-- Dead letters go whole only: without its payload none could be redriven. Returns how many tasks, `limit` at most.
+local function make_room(max_bytes, limit)
+    local kept = tonumber(redis.call("HGET", usage_key, "kept:bytes")) or 0
+    local done = 0
+    for _, stage in ipairs({ { "heavy", lighten }, { "final", purge } }) do
+        if kept + (tallies["kept:bytes"] or 0) > max_bytes and done < limit then
+            for _, member in ipairs(redis.call("ZRANGE", prefix .. stage[1], 0, limit - done - 1)) do
+                if kept + (tallies["kept:bytes"] or 0) <= max_bytes then
+                    break
+                end
+                stage[2](member)
+                done = done + 1
+            end
+        end
+    end
+    return done
 end
 
 -- any -> final. The caller has taken the task out of where it was. `more`: as in tell_status; `fields`: names and
@@ -175,11 +228,17 @@ end
 local function finish_record(id, place, status, retention_ms, version, attempt, more, fields)
     local key = prefix .. "task:" .. id
     local queue, _, tenant = place_parts(place)
-    local purge = now + retention_ms
-    redis.call("HSET", key, "status", status, "version", version, "finished", now, "purge", purge, unpack(fields or {}))
-    redis.call("ZADD", prefix .. "final", purge, queue .. ":" .. tenant .. ":" .. id)
+    local purge_ms = now + retention_ms
+    redis.call("HSET", key, "status", status, "version", version, "finished", now, "purge", purge_ms,
+        unpack(fields or {}))
+    local bytes = kept_bytes(key)
+    local member = final_member(queue, tenant, id, bytes)
+    redis.call("ZADD", prefix .. "final", purge_ms, member)
+    tally("kept:bytes", bytes)
     if status == "failed" then
         redis.call("ZADD", prefix .. "dead:" .. queue, now, id)
+    elseif bytes >= TASK_BYTES + HEAVY_BYTES then
+        redis.call("ZADD", prefix .. "heavy", purge_ms, member)
     end
     tell_status(id, version, status, attempt, more)
     redis.call("PEXPIRE", key, retention_ms + BELT_MS)

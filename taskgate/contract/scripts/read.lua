@@ -7,7 +7,7 @@ local ids = cmsgpack.unpack(ARGV[3]) -- list   of task ids
 local function read(id)
     local key = prefix .. "task:" .. id
     local f = redis.call("HMGET", key, "spec", "status", "version", "attempt", "epoch", "worker", "created", "started",
-        "finished", "due", "deadline", "purge", "progress", "effort", "error", "health", "lease", "place")
+        "finished", "due", "deadline", "purge", "progress", "effort", "error", "health", "lease", "place", "lightened")
     if not f[2] then
         return false
     end
@@ -18,7 +18,7 @@ local function read(id)
         position = redis.call("ZRANK", prefix .. "ready:" .. f[18], id)
     end
     local result = false
-    if f[2] == "succeeded" then
+    if f[2] == "succeeded" and not f[19] then
         result = with_result and redis.call("HGET", key, "result") or ""
     end
     return { f, alive, position, result, now }

@@ -1,15 +1,13 @@
 #!lua flags=allow-oom
--- Delete finished tasks whose retention is over.
--- Replies the number deleted; as many as `limit` means that more may be due.
+-- Delete finished tasks whose retention is over, and bring what the others keep down to its limit.
+-- Replies how many tasks it took; as many as `limit` means that more may be due.
 local limit = tonumber(ARGV[2]) -- int    tasks a call
+local max_bytes = tonumber(ARGV[3]) -- int    that finished tasks may keep
 
 local due = redis.call("ZRANGEBYSCORE", prefix .. "final", "-inf", now, "LIMIT", 0, limit)
 for _, member in ipairs(due) do
-    local queue, tenant, id = string.match(member, "^([^:]+):([^:]+):([^:]+)$")
-    local key = prefix .. "task:" .. id
-    redis.call("UNLINK", key, key .. ":events", key .. ":logs", key .. ":alive")
-    redis.call("ZREM", prefix .. "all:" .. tenant, id)
-    redis.call("ZREM", prefix .. "dead:" .. queue, id)
-    redis.call("ZREM", prefix .. "final", member)
+    purge(member)
 end
-return #due
+local taken = #due + make_room(max_bytes, limit - #due)
+settle()
+return taken
