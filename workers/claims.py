@@ -44,7 +44,7 @@ class Claims:
         worker_id: str,
         lease_ms: int,
         room: Callable[[], Room],
-        take: Callable[[Sequence[Claimed]], None],
+        take: Callable[[Sequence[Claimed], int], None],
     ) -> None:
         self._store = store
         self._blocking = blocking
@@ -123,6 +123,8 @@ class Claims:
         if not served or not (asked or self._marker_taken):
             return False
         self._marker_taken = False
+        # What an answer past this deadline tells of may have been reaped meanwhile, whatever beats have come since.
+        deadline_ns = self._lease.deadline_ns
         claimed = await self._store.claim(
             partition,
             self._worker_id,
@@ -132,7 +134,7 @@ class Claims:
             lease_ms=self._lease_ms,
         )
         got = Counter(FRESH if FRESH in room else self._kinds.get(task.spec.type, SYNC) for task in claimed)
-        self._take(claimed)
+        self._take(claimed, deadline_ns)
         sated = {kind for kind, free in asked.items() if got[kind] >= free}
         self._hungry = (self._hungry | asked.keys()) - sated
         return bool(sated)

@@ -1,5 +1,5 @@
-"""The guard: a process that stops the children of a supervisor which cannot confirm its lease, and ends them when it is
-lost or the supervisor is dead. This file is what runs in it; the supervisor's side is `workers.guard_client`.
+"""The guard: a process that stops the children of a supervisor which cannot confirm its lease, and ends them when that
+lasts too long or the supervisor is dead. This file is what runs in it; the supervisor's side is `workers.guard_client`.
 
 Run by its path with -I -S and the standard library alone: it must be small, and in nobody's way.
 """
@@ -17,8 +17,8 @@ import time
 MESSAGE = struct.Struct("=cqQ")
 """Operation, value, number of the request (0: no answer wanted). From the guard: operation, 0, number."""
 
-ADD, REMOVE, DEADLINE, LOST, SYNC = b"a", b"r", b"d", b"l", b"s"
-"""Groups come and go; the boot-clock ns up to which the lease is sure; kill that group; only answer."""
+ADD, REMOVE, DEADLINE, SYNC = b"a", b"r", b"d", b"s"
+"""Groups come and go; the boot-clock ns up to which the lease is sure; only answer."""
 
 DONE, PAUSED, RESUMED = b"k", b"p", b"c"
 
@@ -118,8 +118,6 @@ class Guard:
         elif operation == DEADLINE:
             self._deadline_ns = value
             self._look()
-        elif operation == LOST:
-            _signal(value, signal.SIGKILL)
 
     def _signal_all(self, number: signal.Signals) -> None:
         for group in self._groups:
@@ -149,6 +147,8 @@ def main() -> None:
     libc.mlockall(_LOCK_CURRENT | _LOCK_FUTURE | _LOCK_ON_FAULT)
     with contextlib.suppress(OSError):
         os.nice(-5)
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     Guard(socket.socket(fileno=fd), Timer(libc), pause_ns=pause_ns).run()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from workers import guard
-from workers.guard import ADD, DEADLINE, DONE, LOST, MESSAGE, PAUSED, REMOVE, SYNC
+from workers.guard import ADD, DEADLINE, DONE, MESSAGE, PAUSED, REMOVE, SYNC
 
 _ACK_S = 1.0
 _BACKOFF_FIRST_S = 0.05
@@ -71,15 +71,13 @@ class GuardClient:
             await self._connection.ask(REMOVE, group)
 
     def deadline(self, boot_ns: int) -> None:
-        """Up to `boot_ns` the lease is sure: then the groups stop, until a later one comes or `pause_s` is over."""
+        """Up to `boot_ns` the lease is sure: then the groups stop, until a later one comes or `pause_s` is over.
+
+        Every beat comes through here, so a guard that hangs is found by its silence and replaced.
+        """
         self._deadline_ns = boot_ns
         if self._connection is not None:
-            self._connection.tell(DEADLINE, boot_ns)
-
-    def lost(self, group: int) -> None:
-        """Its task is somebody else's: kill it now, stopped or not."""
-        if self._connection is not None:
-            self._connection.tell(LOST, group)
+            self._connection.ask(DEADLINE, boot_ns)
 
     async def close(self) -> None:
         """Let the guard go. Groups that it still knows are killed."""
@@ -181,19 +179,17 @@ class Connection:
             # Dead, or it has not read for hundreds of messages: no guard either way.
             self._kill()
 
-    async def ask(self, operation: bytes, value: int) -> bool:
-        """Returns True when it has answered, False when it is dead, be it for not answering."""
+    def ask(self, operation: bytes, value: int) -> "asyncio.Future[bool]":
+        """True when it has answered, False when it is dead, be it for not answering."""
+        answer: asyncio.Future[bool] = self._loop.create_future()
         if self.died.is_set():
-            return False
+            answer.set_result(False)
+            return answer
         self._number += 1
-        answer = self._asked[self._number] = self._loop.create_future()
+        self._asked[self._number] = answer
         self.tell(operation, value, self._number)
-        await asyncio.wait([answer], timeout=_ACK_S)
-        if not answer.done():
-            log.error("the guard does not answer; it is replaced", pid=self.pid)
-            self._kill()
-        answered: bool = await answer
-        return answered
+        self._loop.call_later(_ACK_S, self._expect, answer)
+        return answer
 
     def hang_up(self) -> None:
         """It kills what it knows, and exits."""
@@ -216,6 +212,12 @@ class Connection:
                     answer.set_result(True)
             else:
                 self.paused = operation == PAUSED
+
+    def _expect(self, answer: "asyncio.Future[bool]") -> None:
+        self._read()  # a supervisor that was frozen looks at its timers before its sockets
+        if not answer.done():
+            log.error("the guard does not answer; it is replaced", pid=self.pid)
+            self._kill()
 
     def _kill(self) -> None:
         if self._process.returncode is None:

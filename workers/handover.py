@@ -10,7 +10,6 @@ from taskgate.contract.models import Claimed, TypeInfo
 from workers.children import ChildProcess
 from workers.ends import Ends
 from workers.holdings import Holding, Holdings
-from workers.lease import Lease
 from workers.memory import MemoryWatch
 from workers.pool import Pool
 from workers.slot import boot_ns
@@ -33,7 +32,6 @@ class HandOver:
         self,
         pools: Mapping[str, Pool],
         holdings: Holdings,
-        lease: Lease,
         ends: Ends,
         stops: Stops,
         telemetry: Telemetry,
@@ -44,7 +42,6 @@ class HandOver:
     ) -> None:
         self._pools = pools
         self._holdings = holdings
-        self._lease = lease
         self._ends = ends
         self._stops = stops
         self._telemetry = telemetry
@@ -55,15 +52,15 @@ class HandOver:
         """Children in whose socket something may lie unread."""
         self._loop = asyncio.get_running_loop()
 
-    def take(self, tasks: Sequence[Claimed]) -> None:
-        """Hand claimed tasks to children; what no child can take now goes back."""
+    def take(self, tasks: Sequence[Claimed], deadline_ns: int) -> None:
+        """Hand claimed tasks to children, to be started by then; what no child can take now goes back."""
         wanted = Counter(self._kind(task) for task in tasks)
         places = {kind: self._places(kind, count) for kind, count in wanted.items()}
         for task in tasks:
             holding = Holding(task)
             self._holdings.add(holding)
             child = self._place(task, places[self._kind(task)])
-            if child is None or not self._hand_over(holding, child):
+            if child is None or not self._hand_over(holding, child, deadline_ns):
                 self._ends.hand_back(holding, reason="taken_back", ran=False)
 
     def take_back(self, child: ChildProcess) -> None:
@@ -94,11 +91,11 @@ class HandOver:
             pool.retire(child)
         return None
 
-    def _hand_over(self, holding: Holding, child: ChildProcess) -> bool:
+    def _hand_over(self, holding: Holding, child: ChildProcess, deadline_ns: int) -> bool:
         pool = self._pools[child.spec.kind]
         self._telemetry.starts(child, alone=pool.depth == 1)
         last = self._handlers[holding.task.spec.type].fresh_process
-        seq = child.hand_over(holding.task, deadline_ns=self._lease.deadline_ns, last=last)
+        seq = child.hand_over(holding.task, deadline_ns=deadline_ns, last=last)
         if seq is None:
             return False
         pool.used(child)

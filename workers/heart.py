@@ -8,7 +8,7 @@ from typing import Protocol
 import structlog
 
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
-from taskgate.contract.models import BeatAnswer, Held, Served, WorkerInfo
+from taskgate.contract.models import BeatAnswer, BeatValue, Held, Served, WorkerInfo
 from taskgate.contract.store import Store
 from workers.background import Background
 from workers.lease import Lease
@@ -75,16 +75,24 @@ class Heart:
     async def beat(self) -> bool:
         """One beat to every partition; whether all were answered."""
         sent_ns = boot_ns()
+        named: set[Held] = set()
+        dead: list[tuple[int, str, BeatValue]] = []
         try:
             for partition in self._store.partitions:
+                held = self._speaker.names(partition)
+                named.update(held)
                 answer = await self._store.beat(
-                    partition,
-                    self._speaker.describe(),
-                    held=self._speaker.names(partition),
-                    served=self._speaker.served,
+                    partition, self._speaker.describe(), held=held, served=self._speaker.served
                 )
                 self._speaker.heard(partition, answer)
-                await self._reap(partition, answer)
+                verdicts = self._watches[partition].look(answer.beats, time.monotonic())
+                dead += [(partition, worker_id, watched) for worker_id, watched in verdicts.items()]
+            if self._confirms(named):
+                self._lease.answered(sent_ns)
+            else:
+                self._wake.set()
+            for each in dead:
+                await self._reap(*each)
         except (StoreUnavailable, OutcomeUnknown) as error:
             self._say_silent(error)
             self._lease.contact.clear()
@@ -94,8 +102,14 @@ class Heart:
         if self._silent_since_s is not None:
             log.info("beats are answered again", silent_s=round(time.monotonic() - self._silent_since_s, 1))
             self._silent_since_s = None
-        self._lease.answered(sent_ns)
         return True
+
+    def _confirms(self, named: set[Held]) -> bool:
+        """Past the deadline everything may have been reaped: then a beat speaks for what it has named, and only if that
+        is all there is by now does the lease go on.
+        """
+        held = (each for partition in self._store.partitions for each in self._speaker.names(partition))
+        return self._lease.holds or named.issuperset(held)
 
     def _say_silent(self, error: Exception) -> None:
         now = time.monotonic()
@@ -118,11 +132,10 @@ class Heart:
         except TimeoutError:
             pass
 
-    async def _reap(self, partition: int, answer: BeatAnswer) -> None:
-        for worker_id, watched in self._watches[partition].look(answer.beats, time.monotonic()).items():
-            log.warning("supervisor is dead", dead=worker_id, partition=partition, counter=watched.counter)
-            while await self._store.reap(partition, worker_id, watched=watched):
-                pass
+    async def _reap(self, partition: int, worker_id: str, watched: BeatValue) -> None:
+        log.warning("supervisor is dead", dead=worker_id, partition=partition, counter=watched.counter)
+        while await self._store.reap(partition, worker_id, watched=watched):
+            pass
 
     def _trim_in_turn(self) -> None:
         if time.monotonic() - self._trimmed_s >= TRIM_EVERY_S:

@@ -17,6 +17,8 @@ class Holding:
     child: ChildProcess | None = None
     seq: int = 0
     handed_ns: int = 0
+    paused_ns: int = 0
+    """`Lease.paused_ns` at the hand-over."""
     stop: StopReason | None = None
     killed_as: str | None = None
     """The error kind that a kill of ours gives it (`memory`, `timeout`)."""

@@ -19,6 +19,7 @@ class Lease:
     def __init__(self, lease_s: float, guard: GuardClient) -> None:
         self._length_ns = int(lease_s * (1 - MARGIN_SHARE) * 1e9)
         self._guard = guard
+        self._paused_ns = 0
         self.deadline_ns = 0
         self.on_silent: Callable[[], None] = lambda: None
         self.contact = asyncio.Event()
@@ -27,8 +28,16 @@ class Lease:
     def holds(self) -> bool:
         return boot_ns() < self.deadline_ns
 
+    def paused_ns(self) -> int:
+        """How long the guard has kept tasks stopped, all in all; what is paused does not use up its timeout."""
+        return self._paused_ns + self._over_ns()
+
+    def _over_ns(self) -> int:
+        return max(0, boot_ns() - self.deadline_ns) if self.deadline_ns else 0
+
     def answered(self, sent_ns: int) -> None:
         """A beat sent at that time of the boot clock was answered."""
+        self._paused_ns += self._over_ns()
         self.deadline_ns = sent_ns + self._length_ns
         self._guard.deadline(self.deadline_ns)
         self.contact.set()

@@ -77,11 +77,10 @@ class Runner:
             stale=self._stale,
         )
         self.ends = Ends(settings, self.holdings, outbox, self.telemetry, handlers=self.handlers, worker_id=worker_id)
-        self._stops = Stops(self.holdings, self.ends.facts)
+        self._stops = Stops(self.holdings, self.ends.facts, paused_ns=lease.paused_ns)
         self.handover = HandOver(
             self.pools,
             self.holdings,
-            lease,
             self.ends,
             self._stops,
             self.telemetry,
@@ -127,7 +126,7 @@ class Runner:
         if holding.child is None:
             self.ends.forget(holding)
         else:
-            self._guard.lost(holding.child.pid)
+            holding.child.kill()  # before the answered beat lets the guard resume it; guard or no guard
 
     def take_back_unread(self) -> None:
         """Drain: what no child has received goes back."""

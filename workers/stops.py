@@ -21,13 +21,17 @@ KILL_AFTER_S = 5.0
 class Stops:
     """Timers and signals only; how the attempt then ends is its child's word or its child's death."""
 
-    def __init__(self, holdings: Holdings, facts: Callable[[Holding], dict[str, Any]]) -> None:
+    def __init__(
+        self, holdings: Holdings, facts: Callable[[Holding], dict[str, Any]], *, paused_ns: Callable[[], int]
+    ) -> None:
         self._holdings = holdings
         self._facts = facts
+        self._paused_ns = paused_ns
         self._loop = asyncio.get_running_loop()
 
     def arm(self, holding: Holding) -> None:
-        """Its timeout runs from now."""
+        """Its timeout runs from now; time for which the guard has it stopped does not count."""
+        holding.paused_ns = self._paused_ns()
         self._later(holding, holding.task.spec.timeout_s, partial(self._timed_out, holding))
 
     def stop(self, holding: Holding, reason: StopReason, *, kill: bool = True) -> None:
@@ -56,7 +60,8 @@ class Stops:
             begun_ns = task.started_ns
         else:  # received and yet not shown as running: then its hand-over is all that is known
             begun_ns = holding.handed_ns if holding.seq <= holding.child.received() else boot_ns()
-        rest_s = holding.task.spec.timeout_s - (boot_ns() - begun_ns) / 1e9
+        paused_ns = self._paused_ns() - holding.paused_ns
+        rest_s = holding.task.spec.timeout_s - (boot_ns() - begun_ns - paused_ns) / 1e9
         if rest_s > 0.001:
             self._later(holding, rest_s, partial(self._timed_out, holding))
         else:

@@ -108,17 +108,6 @@ async def test_a_deadline_that_moves_in_time_stops_nothing(guard: GuardClient, v
     assert not guard.paused
 
 
-async def test_a_lost_task_is_killed_though_it_is_stopped(guard: GuardClient, victim: Victim) -> None:
-    await guard.add(victim.pid)
-    guard.deadline(boot_ns())
-    await victim.until("T")
-
-    guard.lost(victim.pid)
-
-    await victim.until("Z")
-    assert victim.process.wait() == -signal.SIGKILL
-
-
 async def test_after_the_pause_it_is_killed(victim: Victim) -> None:
     guard = GuardClient(pause_s=0.3)
     await guard.start()
