@@ -345,8 +345,11 @@ async def test_a_death_names_code_or_signal(child: Child, how: str, code: int | 
     assert ("in dies" in ended.stack) == (how == "segv")
 
 
-async def test_what_a_child_sent_before_it_died_wins(child: Child) -> None:
+@pytest.mark.parametrize("death_is_noticed_first", [False, True])
+async def test_what_a_child_sent_before_it_died_wins(child: Child, death_is_noticed_first: bool) -> None:
     watched = await child().ready()
+    if death_is_noticed_first:
+        asyncio.get_running_loop().remove_reader(watched.process._socket)
     seq = watched.hand("dies_after")
 
     ended = await watched.exited
