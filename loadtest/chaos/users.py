@@ -67,8 +67,10 @@ def plan(rng: random.Random, number: int) -> Entry:
     tenth = rng.random() < 0.1
     kinds: list[tuple[int, str, dict[str, int]]] = [
         (25, "chaos.cpu", {"ms": rng.randint(5, 300)}),
-        (20, "chaos.sleep", {"ms": rng.randint(5, 2000)}),
-        (20, "chaos.wait", {"ms": rng.randint(5, 2000)}),
+        (15, "chaos.sleep", {"ms": rng.randint(5, 1000)}),
+        (10, "chaos.sleep", {"ms": rng.randint(1000, 6000)}),  # still at work when another supervisor takes over
+        (10, "chaos.wait", {"ms": rng.randint(5, 1000)}),
+        (15, "chaos.wait", {"ms": rng.randint(1000, 6000)}),
         (2, "chaos.block", {"ms": rng.randint(5, 300)}),
         (6, "chaos.raise", {}),
         (5, "chaos.retry", {"times": rng.randint(1, 4)}),
