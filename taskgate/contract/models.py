@@ -205,7 +205,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: bytes
     health: str
     alive_ms: int | None
-    """What is left of the liveness key; None when it is gone or the task is not running."""
+    """How long it still counts as alive without another beat; None when it does not, or is not running."""
     lease_ms: int
     """The lease that its supervisor published; 0 when not running."""
     position: int | None
@@ -220,7 +220,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.id
 
     def seen_health(self) -> str | None:
-        """Health with the one verdict that readers reach themselves: no liveness key is `lost`."""
+        """Health with the one verdict that readers reach themselves: no sign of life for a lease is `lost`."""
         if self.status not in (Status.RUNNING, Status.CANCELING):
             return None
         if self.alive_ms is None:

@@ -87,7 +87,8 @@ async def test_without_its_liveness_key_a_running_task_is_lost(
     """It says so, and calls the supervisors to look."""
     task = await submit(http)
     [claimed] = await worker.claim()
-    await redis_client.delete(f"tg:{{0}}:task:{claimed.id}:alive")
+    claimed_ms = int(await redis_client.hget(f"tg:{{0}}:task:{claimed.id}", "started"))
+    await redis_client.hset(f"tg:{{0}}:task:{claimed.id}", "started", claimed_ms - worker.info.lease_ms - 1)
     async with redis_client.pubsub(ignore_subscribe_messages=True) as pubsub:
         await pubsub.subscribe("tg:{0}:notices")
         shown = (await http.get(f"/tasks/{task['id']}", headers=FRESH)).json()

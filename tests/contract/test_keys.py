@@ -59,6 +59,7 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
     seen = {key async for key in redis_client.scan_iter(count=1000)}
     succeeds, fails, retries, _ = await w1.claim(sync=4)
     await w1.report(succeeds, progress=b"{}", events=[("custom", b"{}")])
+    await w1.beat(succeeds)
     seen |= {key async for key in redis_client.scan_iter(count=1000)}
     await w1.finish(succeeds, result=b'"' + b"x" * 1022 + b'"', submitted=[submission(queue="b")])
     await w1.finish(fails, "failed")

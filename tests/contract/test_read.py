@@ -10,7 +10,7 @@ from taskgate.contract.models import Served, TypeInfo
 from taskgate.contract.states import Health, Status
 from taskgate.contract.store import Store
 from tests.conftest import Clock, Server
-from tests.contract.conftest import Hand, read, submission, submit
+from tests.contract.conftest import LEASE_MS, Hand, read, submission, submit
 from tests.contract.invariants import everything
 
 
@@ -52,11 +52,13 @@ async def test_the_position_counts_what_waits_before(store: Store, w1: Hand) -> 
 
 @pytest.mark.parametrize("cancel", [False, True])
 async def test_what_runs_without_liveness_key_is_lost_and_stays_as_it_is(
-    store: Store, w1: Hand, redis_client: Redis, cancel: bool
+    store: Store, w1: Hand, clock: Clock, redis_client: Redis, cancel: bool
 ) -> None:
     [task_id] = await submit(store)
     task = await w1.claim_one()
+    await w1.beat(task)
     await w1.report(task, health="computing")
+    clock.advance(LEASE_MS + 1)
     if cancel:
         await store.cancel(task_id)
     assert (await read(store, task_id)).seen_health() == Health.COMPUTING
@@ -67,6 +69,15 @@ async def test_what_runs_without_liveness_key_is_lost_and_stays_as_it_is(
     assert record.status is (Status.CANCELING if cancel else Status.RUNNING)
     await w1.beat(task)
     assert (await read(store, task_id)).seen_health() == Health.COMPUTING
+
+
+async def test_a_claim_stands_for_the_first_beat_for_one_lease(store: Store, w1: Hand, clock: Clock) -> None:
+    [task_id] = await submit(store)
+    await w1.claim_one()
+    clock.advance(LEASE_MS - 1)
+    assert (await read(store, task_id)).alive_ms == 1
+    clock.advance(2)
+    assert (await read(store, task_id)).seen_health() is Health.LOST
 
 
 async def test_the_result_is_read_only_where_asked(store: Store, w1: Hand) -> None:

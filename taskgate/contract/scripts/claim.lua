@@ -3,7 +3,7 @@
 -- Replies {"no_worker"} or {"ok", now, {id, epoch, attempt, created, spec, payload, checkpoint, neighbours}...}.
 -- Never repeated: a lost reply shows as `unknown` in the beats that follow.
 local worker = ARGV[2] -- string
-local lease_ms = tonumber(ARGV[3]) -- int    life of the liveness key
+local lease_ms = tonumber(ARGV[3]) -- int    how long observers take them for alive without a beat
 local free_sync = tonumber(ARGV[4]) -- int    free slots for sync tasks
 local free_async = tonumber(ARGV[5]) -- int    free slots for async tasks
 local free_alone = tonumber(ARGV[6]) -- int    free slots for async tasks that must run alone
@@ -40,7 +40,6 @@ local function start(id)
     end
     redis.call("HSET", key, "status", "running", "version", version, "attempt", attempt, "epoch", epoch,
         "worker", worker, "started", now, "lease", lease_ms, "health", "")
-    redis.call("SET", key .. ":alive", 1, "PX", lease_ms)
     held[#held + 1] = id
     tally_running(f[5], 1)
     tell_status(id, version, "running", attempt, ',"worker":"' .. worker .. '"')

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- Read snapshots, never the payload. Replies per id false, or {fields in models.TaskRecord order, rest of the
--- liveness key in ms, position, now}.
+-- liveness in ms (below 0: none), position, now}.
 local with_result = ARGV[2] == "1" -- bool
 local ids = cmsgpack.unpack(ARGV[3]) -- list   of task ids
 
@@ -13,7 +13,8 @@ local function read(id)
     end
     local alive, position = -2, false
     if HELD[f[2]] then
-        alive = redis.call("PTTL", key .. ":alive")
+        -- The first beat that names an attempt writes its liveness key; until one must have come, the claim stands for it.
+        alive = math.max(redis.call("PTTL", key .. ":alive"), tonumber(f[8]) + tonumber(f[17]) - now)
     elseif f[2] == "queued" then
         position = redis.call("ZRANK", prefix .. "ready:" .. f[18], id)
     end
