@@ -192,9 +192,10 @@ class Connection:
         return answer
 
     def hang_up(self) -> None:
-        """It kills what it knows, and exits."""
+        """It kills what it knows, and exits; one that hangs is not waited for."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
+        self._loop.call_later(_ACK_S, self._kill)
 
     def _read(self) -> None:
         while not self.died.is_set():

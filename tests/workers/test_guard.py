@@ -251,6 +251,18 @@ async def test_a_guard_that_does_not_answer_is_replaced(guard: GuardClient, vict
     assert victim.states() == {"S"}, "the new one was not told of it"
 
 
+async def test_closing_does_not_wait_for_a_guard_that_hangs() -> None:
+    guard = GuardClient(pause_s=PAUSE_S)
+    await guard.start()
+    deaf = guard.pid
+    assert deaf
+    os.kill(deaf, signal.SIGSTOP)
+
+    await asyncio.wait_for(guard.close(), 5)
+
+    assert not Path(f"/proc/{deaf}").exists()
+
+
 async def test_adding_survives_the_death_of_a_guard(guard: GuardClient, victim: Victim) -> None:
     pid = guard.pid
     assert pid
