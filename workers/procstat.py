@@ -205,3 +205,14 @@ def _oom_files() -> list[Path]:
         root / "memory" / groups.get("memory", "") / "memory.oom_control",
         root / "memory" / "memory.oom_control",
     ]
+
+
+def oom_kills() -> int:
+    """How many processes of this control group the kernel has killed for want of memory; 0 where it does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0]
+        for line in (Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events").read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
