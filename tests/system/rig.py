@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import httpx
 from redis.asyncio import Redis
 
+from taskgate.contract.models import WorkerInfo
 from taskgate.contract.store import Store
 from tests.conftest import Server, eventually
 
@@ -86,8 +87,13 @@ class Rig:
     async def worker(self, **settings: str) -> subprocess.Popen[bytes]:
         """Start a supervisor and wait until it has beaten with its types known."""
         process = self.spawn("worker", **settings)
+
+        async def workers() -> list[WorkerInfo]:
+            assert process.poll() is None, (self.folder / "worker.log").read_text()[-2000:]
+            return await self.store.workers()
+
         await eventually(
-            self.store.workers,
+            workers,
             lambda found: any(w.pid == process.pid and w.state == "ready" and w.types for w in found),
             within_s=60,
         )
