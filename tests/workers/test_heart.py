@@ -11,6 +11,7 @@ from taskgate.contract.models import BeatAnswer, Held, Served, WorkerInfo
 from taskgate.contract.store import Store
 from tests.conftest import Server, eventually
 from tests.contract.conftest import SERVED, worker_info
+from tests.workers.conftest import until
 from workers.heart import Heart
 from workers.lease import Lease
 from workers.slot import boot_ns
@@ -92,6 +93,15 @@ async def test_a_lease_holds_until_its_deadline(lease: Lease) -> None:
     assert lease.holds
     lease.answered(boot_ns() - int(LEASE_S * 1e9))
     assert not lease.holds
+
+
+async def test_it_goes_on_beating_by_itself(heart: Heart, guard: Guard) -> None:
+    running = asyncio.ensure_future(heart.run())
+    await until(lambda: len(guard.deadlines) >= 4)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert guard.deadlines == sorted(set(guard.deadlines))
 
 
 async def test_a_beat_without_an_answer_extends_nothing(
