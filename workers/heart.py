@@ -60,6 +60,10 @@ class Heart:
         """Beat without waiting for the next turn."""
         self._wake.set()
 
+    def heard(self, partition: int, worker_id: str, value: BeatValue) -> None:
+        """Another supervisor has beaten just now."""
+        self._watches[partition].heard(worker_id, value, time.monotonic())
+
     async def run(self) -> None:
         """Beat until cancelled."""
         due = time.monotonic()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from workers.guard_client import GuardClient
 from workers.slot import boot_ns
 
-MARGIN_SHARE = 0.05
-"""Part of the lease kept back, for the time between a check and what it allowed."""
+MARGIN_SHARE, LEAST_MARGIN_S = 0.05, 0.05
+"""Kept back of the lease, for the time between a check and what it allowed, and between the deadline and the stop."""
 
 
 class Lease:
@@ -17,7 +17,7 @@ class Lease:
     """
 
     def __init__(self, lease_s: float, guard: GuardClient) -> None:
-        self._length_ns = int(lease_s * (1 - MARGIN_SHARE) * 1e9)
+        self._length_ns = int((lease_s - max(lease_s * MARGIN_SHARE, LEAST_MARGIN_S)) * 1e9)
         self._guard = guard
         self._paused_ns = 0
         self.deadline_ns = 0

@@ -16,7 +16,7 @@ from taskgate.contract import keys, logs
 from taskgate.contract.connection import connect
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.contract.ids import new_worker_id
-from taskgate.contract.models import BeatAnswer, Held, Served, WorkerInfo
+from taskgate.contract.models import BeatAnswer, BeatValue, Held, Served, WorkerInfo
 from taskgate.contract.store import Store
 from taskgate.doctor import look_at_redis
 from taskgate.settings import Settings
@@ -233,13 +233,17 @@ class Supervisor:
 
     def _doubt(self, partition: int, unknown: Sequence[Held]) -> None:
         """Ours, but not named: the second time in a row it is handed back, unless its claim arrived meanwhile."""
-        missing = {each.task_id: each.epoch for each in unknown if self._runner.holdings.get(each.task_id) is None}
+        missing = {each.task_id: each.epoch for each in unknown if not self._holds(each)}
         before = self._suspects.get(partition, {})
         for task_id, epoch in missing.items():
             if before.get(task_id) == epoch:
                 log.warning("a claim's reply was lost, handing back", task_id=task_id, worker_id=self.id)
                 self._runner.ends.hand_back_unknown(partition, task_id, epoch)
         self._suspects[partition] = missing
+
+    def _holds(self, claim: Held) -> bool:
+        holding = self._runner.holdings.get(claim.task_id)
+        return holding is not None and holding.task.epoch == claim.epoch
 
     def _told(self, message: str) -> None:
         """A message of the inbox or to all supervisors."""
@@ -249,6 +253,9 @@ class Supervisor:
             case ["due", at]:
                 for partition in self._store.partitions:
                     self._agenda.next_due(partition, int(at))
+            case ["beat", partition, worker_id, value]:
+                counter, lease_ms = value.split(":")
+                self._heart.heard(int(partition), worker_id, BeatValue(int(counter), int(lease_ms)))
             case ["look"]:
                 self._heart.now()
 

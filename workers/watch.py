@@ -35,6 +35,12 @@ class Watch:
             if now_s - seen.since_s >= seen.value.lease_ms / 1000
         }
 
+    def heard(self, worker_id: str, value: BeatValue, now_s: float) -> None:
+        """A beat of one that is watched, told at once: its lease counts from now, not from our own next beat."""
+        seen = self._seen.get(worker_id)
+        if seen is not None and value.counter > seen.value.counter:
+            self._seen[worker_id] = _Seen(value, now_s)
+
     def next_verdict_s(self) -> float | None:
         """When the next one may turn out dead, monotonic; None while nobody else is seen."""
         return min((seen.since_s + seen.value.lease_ms / 1000 for seen in self._seen.values()), default=None)

@@ -57,5 +57,7 @@ def inbox(partition: int, worker_id: str) -> str:
 
 
 def notices(partition: int) -> str:
-    """Pub/sub channel of all supervisors: `due <Unix ms>` (a new earliest time), `look` (a task seems lost)."""
+    """Pub/sub channel of all supervisors: `due <Unix ms>` (a new earliest time), `look` (a task seems lost), `beat
+    <partition> <worker> <counter>:<lease_ms>` (that one lives).
+    """
     return f"{prefix(partition)}notices"

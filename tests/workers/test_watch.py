@@ -50,3 +50,22 @@ def test_nobody_watches_itself() -> None:
     watch.look({"me": ME}, 0.0)
     assert watch.look({"me": ME}, 100.0) == {}
     assert watch.next_verdict_s() is None
+
+
+def test_a_beat_that_is_told_counts_from_then() -> None:
+    """So a death is known a lease after the last beat, not a lease after our own next one."""
+    watch = Watch("me")
+    watch.look({"other": BeatValue(7, 1000)}, 0)
+    watch.heard("other", BeatValue(8, 1000), 0.2)
+    assert watch.look({"other": BeatValue(8, 1000)}, 0.3) == {}
+    assert watch.next_verdict_s() == 1.2
+    assert watch.look({"other": BeatValue(8, 1000)}, 1.2) == {"other": BeatValue(8, 1000)}
+
+
+def test_a_beat_told_late_or_of_nobody_watched_changes_nothing() -> None:
+    watch = Watch("me")
+    watch.heard("unseen", BeatValue(7, 1000), 0)
+    assert watch.next_verdict_s() is None
+    watch.look({"other": BeatValue(7, 1000)}, 0)
+    watch.heard("other", BeatValue(7, 1000), 0.5)
+    assert watch.next_verdict_s() == 1.0

@@ -14,6 +14,8 @@ local worker_key = prefix .. "worker:" .. worker
 -- It starts at the time, so that a supervisor that was reaped and comes back never repeats a value somebody watches.
 local counter = (tonumber(string.match(redis.call("HGET", beats_key, worker) or "", "^%d+")) or now) + 1
 redis.call("HSET", beats_key, worker, string.format("%d:%d", counter, lease_ms))
+redis.call("PUBLISH", prefix .. "notices", string.format("beat %s %s %d:%d", string.match(prefix, "{(%d+)}"), worker,
+    counter, lease_ms))
 redis.call("HSET", worker_key, "info", info, "beat", now)
 redis.call("PEXPIRE", worker_key, math.max(60000, lease_ms * 10))
 
