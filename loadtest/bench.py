@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import budgets, machine, measures, services, store_cost
+from loadtest import budgets, machine, measures, recovery, services, store_cost
 from loadtest.measures import Run, Sizes
 from loadtest.peers import environment
 from loadtest.services import Service
@@ -115,6 +115,7 @@ _CELLS: dict[str, Callable[[Sequence[Service]], list[Cell]]] = {
     "memory": lambda _: _each(measures.memory, [(services.taskgate(), MEMORY)]),
     "progress": _alone(measures.progress),
     "idle": _alone(measures.idle),
+    "recovery": lambda _: _each(recovery.recovery, [(services.taskgate(lease_s=recovery.LEASE_S), FSYNC)]),
 }
 
 

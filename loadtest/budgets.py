@@ -59,7 +59,8 @@ class Figures:
         runs = self._runs.get(cell, [])
         by_round: dict[int, list[float]] = {}
         for run in _quiet(runs) or runs:
-            by_round.setdefault(run.round, []).append(run.figures[name])
+            if name in run.figures:
+                by_round.setdefault(run.round, []).append(run.figures[name])
         return {number: statistics.median(values) for number, values in by_round.items()}
 
 
@@ -80,8 +81,14 @@ def rows(figures: Figures) -> list[Row]:
         *_against_bare(figures, "gateway CPU per status read", "status", "memory", times=1.6),
         *_times_the_best(figures, "no-op tasks/s, 2 processes, in memory", "work", "memory", "per_s", times=4),
         *_times_the_best(figures, "no-op tasks/s, 2 processes, fsynced", "work", "fsync", "per_s", peers_on="fsync"),
+        *_cpu_of_a_noop(figures),
         *_at_most(figures, "submit → start, idle, p50", "latency", "fsync", "p50_ms", 3, "ms"),
         *_at_most(figures, "submit → start, idle, p99", "latency", "fsync", "p99_ms", 15, "ms"),
+        *_at_most(figures, "child death → error visible, worst", "recovery", "fsync", "visible_ms", 100, "ms"),
+        *_at_most(figures, "child death → slot back, worst", "recovery", "fsync", "slot_ms", 2000, "ms"),
+        *_at_most(
+            figures, "machine death → next attempt, beyond lease", "recovery", "fsync", "takeover_ms", 2000, "ms"
+        ),
         *_at_most(figures, "progress()", "progress", "memory", "ns", 1000, "ns"),
         *_at_most(figures, "Valkey CPU per submission, groups of 64", "store-64", "fsync", "plain_us", 35, "µs"),
         *_at_most(figures, "  … with idempotency key", "store-64", "fsync", "keyed_us", 50, "µs"),
@@ -142,6 +149,17 @@ def _against_bare(figures: Figures, label: str, what: str, durability: str, *, t
         return [Row(label, f"{ours:.0f} µs", budget, "not measured", None, figures.noisy(cell))]
     figure, holds = f"{ours:.0f} µs, {ratio:.2f} ×", ratio <= times
     return [Row(label, figure, budget, f"bare: {theirs:.0f} µs", holds, figures.noisy(cell, bare))]
+
+
+def _cpu_of_a_noop(figures: Figures) -> list[Row]:
+    """No budget: what the rate is made of."""
+    cell = "work", "taskgate", "memory"
+    parts = [figures.get(cell, f"{part}_cpu_us") for part in ("workers", "supervisor", "valkey")]
+    workers, supervisor, valkey = parts
+    if workers is None or supervisor is None or valkey is None:
+        return []
+    costs = (("supervisor", supervisor), ("children and guard", workers - supervisor), ("Valkey", valkey))
+    return [Row(f"  CPU of a no-op task: {part}", f"{cost:.0f} µs", noisy=figures.noisy(cell)) for part, cost in costs]
 
 
 def _at_most(figures: Figures, label: str, what: str, durability: str, name: str, limit: float, unit: str) -> list[Row]:

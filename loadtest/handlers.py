@@ -1,6 +1,7 @@
 """Taskgate's side of the benchmark jobs, and what the simulated users submit."""
 
 import asyncio
+import os
 import time
 from typing import Any
 
@@ -32,6 +33,18 @@ def progress_cost(payload: dict[str, Any], attempt: Attempt) -> dict[str, float]
     for _ in range(calls):
         pass
     return {"ns": (with_calls - (time.perf_counter_ns() - started)) / calls}
+
+
+@handler("dies", max_attempts=1)
+def dies(payload: dict[str, Any]) -> None:
+    marks.leave(payload["n"])
+    os._exit(7)
+
+
+@handler("sleeps")
+def sleeps(payload: dict[str, Any]) -> None:
+    marks.leave(payload["n"])
+    time.sleep(payload["seconds"])
 
 
 @handler("steps")

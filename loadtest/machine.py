@@ -65,9 +65,21 @@ class Group:
         processes = _processes()
         return sum(processes[pid].cpu_s for pid in self._members(processes))
 
+    def first_cpu_s(self) -> float:
+        """Of the command itself, without what it started and has not reaped."""
+        found = _processes().get(self.pid)
+        return found.cpu_s if found else 0.0
+
     def signal(self, number: signal.Signals) -> None:
         """To the command alone, not to what it started."""
         self._process.send_signal(number)
+
+    def holds(self, pid: int) -> bool:
+        return pid in self._members(_processes())
+
+    def vanish(self) -> None:
+        """Kill everything of it at once, as when its machine dies."""
+        _kill(self._members(_processes()))
 
     def stop(self, *, grace_s: float = 5.0) -> None:
         """Ask, wait, then kill what is left. Idempotent."""
@@ -77,9 +89,7 @@ class Group:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace_s)
-        for pid in members | self._members(_processes()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(members | self._members(_processes()))
         self._process.wait()
         self._log.close()
 
@@ -92,6 +102,12 @@ class Group:
             members |= more
             grown = bool(more)
         return members
+
+
+def _kill(pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 class Foreign:

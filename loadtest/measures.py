@@ -22,14 +22,25 @@ class Sizes:
     drips: int
     progress_calls: int
     store_tasks: int
+    deaths: int
     idle_s: float
     quiet_s: float
 
 
 FULL = Sizes(
-    load_s=5, drain_s=20, fill=20_000, drips=300, progress_calls=300_000, store_tasks=20_000, idle_s=10, quiet_s=10
+    load_s=5,
+    drain_s=20,
+    fill=20_000,
+    drips=300,
+    progress_calls=300_000,
+    store_tasks=20_000,
+    deaths=20,
+    idle_s=10,
+    quiet_s=10,
 )
-SHORT = Sizes(load_s=0.5, drain_s=15, fill=300, drips=20, progress_calls=10_000, store_tasks=512, idle_s=1, quiet_s=0)
+SHORT = Sizes(
+    load_s=0.5, drain_s=15, fill=300, drips=20, progress_calls=10_000, store_tasks=512, deaths=2, idle_s=1, quiet_s=0
+)
 
 
 @dataclass(frozen=True)
@@ -52,12 +63,12 @@ def submissions_and_work(service: Service, durability: Durability, sizes: Sizes)
     """`submit`: accepted jobs a second while no worker runs. `work`: the same jobs, drained by two processes."""
     with serving(durability) as valkey, service.running(valkey) as running:
         warm = running.load("/tasks", method="POST", body=NOOP, seconds=min(1, sizes.load_s))
-        watch = _Watch(running, valkey, sizes)
+        watch = Watch(running, valkey, sizes)
         report = running.load("/tasks", method="POST", body=NOOP, seconds=sizes.load_s, first=2 * client.FIRST)
         yield watch.run("submit", service, durability, _load_figures(report, watch, accepted="202"))
         if service.worker:
             waiting = warm["answered"] + report["answered"]
-            watch = _Watch(running, valkey, sizes)
+            watch = Watch(running, valkey, sizes)
             running.work()
             done = _drained(running, waiting, within_s=sizes.drain_s)
             yield watch.run("work", service, durability, _rates(done, waiting) | watch.costs(len(done)))
@@ -69,12 +80,12 @@ def status_reads(service: Service, durability: Durability, sizes: Sizes) -> Iter
         if service.publishes:
             running.work()
             task_id = running.submit('{"type":"hold","payload":{"seconds":300}}')
-            _until(lambda: _status(running, task_id) == "running", f"{service.name}: the job did not start")
+            until(lambda: _status(running, task_id) == "running", f"{service.name}: the job did not start")
         else:
             task_id = running.submit(NOOP.replace(client.NUMBER, "1"))
         path = f"/tasks/{task_id}"
         running.load(path, seconds=min(1, sizes.load_s))
-        watch = _Watch(running, valkey, sizes)
+        watch = Watch(running, valkey, sizes)
         report = running.load(path, seconds=sizes.load_s)
         yield watch.run("status", service, durability, _load_figures(report, watch, accepted="200"))
 
@@ -87,7 +98,7 @@ def bare_replies(service: Service, durability: Durability, sizes: Sizes) -> Iter
             ("bare-submit", "202", {"method": "POST", "body": NOOP}),
             ("bare-status", "200", {"method": "GET"}),
         ):
-            watch = _Watch(running, valkey, sizes)
+            watch = Watch(running, valkey, sizes)
             report = running.load("/tasks", **plan, seconds=sizes.load_s)
             yield watch.run(what, service, durability, _load_figures(report, watch, accepted=code))
 
@@ -97,15 +108,15 @@ def latency(service: Service, durability: Durability, sizes: Sizes) -> Iterator[
     with serving(durability) as valkey, service.running(valkey) as running:
         running.work()
         running.submit(NOOP.replace(client.NUMBER, "1"))
-        _until(lambda: marks.count(running.marks) == 1, f"{service.name}: the first job did not run")
-        watch = _Watch(running, valkey, sizes)
+        until(lambda: marks.count(running.marks) == 1, f"{service.name}: the first job did not run")
+        watch = Watch(running, valkey, sizes)
         sent_s = {}
         with contextlib.closing(running.connect()) as connection:
             for n in range(2, 2 + sizes.drips):
                 sent_s[n] = time.time()
                 running.submit(NOOP.replace(client.NUMBER, str(n)), connection)
                 time.sleep(max(0.0, sent_s[n] + 0.02 - time.time()))
-        _until(lambda: marks.count(running.marks) > sizes.drips, f"{service.name}: jobs were lost")
+        until(lambda: marks.count(running.marks) > sizes.drips, f"{service.name}: jobs were lost")
         waits = sorted(mark.at_s - sent_s[mark.n] for mark in marks.read(running.marks) if mark.n in sent_s)
         figures = {"p50_ms": waits[len(waits) // 2] * 1000, "p99_ms": waits[int(len(waits) * 0.99)] * 1000}
         yield watch.run("latency", service, durability, figures)
@@ -114,12 +125,12 @@ def latency(service: Service, durability: Durability, sizes: Sizes) -> Iterator[
 def memory(service: Service, durability: Durability, sizes: Sizes) -> Iterator[Run]:
     """`memory`: bytes that the server holds for each finished no-op task."""
     with serving(durability) as valkey, service.running(valkey) as running:
-        watch = _Watch(running, valkey, sizes)
+        watch = Watch(running, valkey, sizes)
         before = valkey.used_memory()
         running.load("/tasks", method="POST", body=NOOP, count=sizes.fill, seconds=60)
         running.work()
         done = _drained(running, sizes.fill, within_s=60)
-        _until(lambda: _settled(valkey), "the server's memory did not settle")
+        until(lambda: _settled(valkey), "the server's memory did not settle")
         figures = _rates(done, sizes.fill) | {"bytes": (valkey.used_memory() - before) / sizes.fill}
         yield watch.run("memory", service, durability, figures)
 
@@ -128,10 +139,10 @@ def progress(service: Service, durability: Durability, sizes: Sizes) -> Iterator
     """`progress`: nanoseconds of one progress() call, measured by the handler itself."""
     with serving(durability) as valkey, service.running(valkey) as running:
         running.work()
-        watch = _Watch(running, valkey, sizes)
+        watch = Watch(running, valkey, sizes)
         body = json.dumps({"type": "progress.cost", "payload": {"calls": sizes.progress_calls}})
         task_id = running.submit(body)
-        _until(lambda: _status(running, task_id) == "succeeded", "the job did not succeed", within_s=60)
+        until(lambda: _status(running, task_id) == "succeeded", "the job did not succeed", within_s=60)
         _, answer = running.request("GET", f"/tasks/{task_id}/result")
         yield watch.run("progress", service, durability, {"ns": float(json.loads(answer)["ns"])})
 
@@ -141,7 +152,7 @@ def idle(service: Service, durability: Durability, sizes: Sizes) -> Iterator[Run
     with serving(durability) as valkey, service.running(valkey) as running:
         running.work()
         time.sleep(3)  # children become ready, types are published
-        watch = _Watch(running, valkey, sizes)
+        watch = Watch(running, valkey, sizes)
         before = valkey.client_calls()
         time.sleep(sizes.idle_s)
         own = 1
@@ -149,7 +160,7 @@ def idle(service: Service, durability: Durability, sizes: Sizes) -> Iterator[Run
         yield watch.run("idle", service, durability, figures | watch.costs(1))
 
 
-class _Watch:
+class Watch:
     """CPU time of the parts, and of others, from construction on."""
 
     def __init__(self, running: Running, valkey: Valkey, sizes: Sizes) -> None:
@@ -169,11 +180,16 @@ class _Watch:
         return Run(what, service.name, str(durability), rounded, round(self._foreign.cores(), 2))
 
     def _cpu_s(self) -> dict[str, float]:
-        workers_s = sum(group.cpu_s() for group in self._running.workers)
-        return {"app": self._running.app.cpu_s(), "workers": workers_s, "valkey": self._valkey.used_cpu_s()}
+        workers = self._running.workers
+        return {
+            "app": self._running.app.cpu_s(),
+            "workers": sum(group.cpu_s() for group in workers),
+            "supervisor": sum(group.first_cpu_s() for group in workers),
+            "valkey": self._valkey.used_cpu_s(),
+        }
 
 
-def _load_figures(report: dict[str, Any], watch: _Watch, *, accepted: str) -> dict[str, float]:
+def _load_figures(report: dict[str, Any], watch: Watch, *, accepted: str) -> dict[str, float]:
     answered = report["answered"]
     wrong = answered - report["statuses"].get(accepted, 0)
     kept = {name: report[name] for name in ("rps", "p50_ms", "p99_ms", "cpu_cores")}
@@ -214,9 +230,10 @@ def _settled(valkey: Valkey) -> bool:
     return abs(valkey.used_memory() - before) < 1024
 
 
-def _until(wanted: Callable[[], bool], otherwise: str, *, within_s: float = 20) -> None:
+def until(wanted: Callable[[], bool], otherwise: str, *, within_s: float = 20, every_s: float = 0.01) -> None:
+    """Raises OSError with `otherwise` when the time is up."""
     deadline = time.monotonic() + within_s
     while not wanted():
         if time.monotonic() > deadline:
             raise OSError(otherwise)
-        time.sleep(0.01)
+        time.sleep(every_s)

@@ -61,12 +61,19 @@ class Running:
         return str(json.loads(answer)["id"])
 
     def request(
-        self, method: str, path: str, body: str = "", connection: http.client.HTTPConnection | None = None
+        self,
+        method: str,
+        path: str,
+        body: str = "",
+        connection: http.client.HTTPConnection | None = None,
+        *,
+        fresh: bool = False,
     ) -> tuple[int, bytes]:
-        """One request, over `connection` or one of its own."""
+        """One request, over `connection` or one of its own; `fresh`: past every cache."""
         used = connection or self.connect()
+        headers = {"Content-Type": "application/json"} | ({"Cache-Control": "no-cache"} if fresh else {})
         try:
-            used.request(method, path, body or None, {"Content-Type": "application/json"})
+            used.request(method, path, body or None, headers)
             answer = used.getresponse()
             return answer.status, answer.read()
         finally:
@@ -91,7 +98,7 @@ class Service:
     """Whether the front refuses jobs that no worker has announced: workers must have been there first."""
 
     @contextlib.contextmanager
-    def running(self, valkey: Valkey, *, processes: int = 2) -> Iterator[Running]:
+    def running(self, valkey: Valkey, *, processes: int = 2, supervisors: int = 1) -> Iterator[Running]:
         """Started on a free port and ready; workers rest."""
         with tempfile.TemporaryDirectory(prefix=f"loadtest-{self.name}-") as folder, _marks_file() as file:
             port = machine.free_port()
@@ -108,7 +115,7 @@ class Service:
             running = Running(self.name, f"http://127.0.0.1:{port}", app, file)
             try:
                 if self.worker:
-                    running.workers.append(start(self.worker, "worker"))
+                    running.workers += [start(self.worker, f"worker-{n}") for n in range(supervisors)]
                 if not self.publishes:
                     running.rest()
                 _wait(running)
