@@ -95,6 +95,10 @@ class Settings(BaseModel):
     )
     async_processes: NonNegativeInt = Field(1, le=_MOST_PROCESSES, description="children for async tasks")
     async_slots: PositiveInt = Field(100, le=1000, description="async tasks at a time in each such child")
+    child_max_tasks: PositiveInt | None = Field(None, description="a child is replaced after so many tasks")
+    child_max_rss_mb: PositiveInt | None = Field(
+        None, description="a child of more resident memory is replaced after its task"
+    )
     queues: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         (), description="queues to work on; empty: those of the handlers"
     )

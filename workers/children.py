@@ -112,6 +112,11 @@ class ChildProcess:
         return set(self._records)
 
     @property
+    def handed(self) -> int:
+        """How many tasks it was ever given."""
+        return self._last_seq
+
+    @property
     def load(self) -> int:
         """How many are outstanding."""
         return len(self._records)

@@ -102,7 +102,7 @@ class HandOver:
         holding.handed_ns = boot_ns()
         self._holdings.assign(holding, child, seq)
         self._stops.arm(holding)
-        self._memory.watch(child)
+        self._memory.watch(holding, child)
         self._watch(child)
         return True
 

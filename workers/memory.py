@@ -29,9 +29,9 @@ class MemoryWatch:
         self._watched: set[ChildProcess] = set()
         self._loop = asyncio.get_running_loop()
 
-    def watch(self, child: ChildProcess) -> None:
-        """It was given a task."""
-        if child not in self._watched and self._limits(child):
+    def watch(self, holding: Holding, child: ChildProcess) -> None:
+        """The child was given that task."""
+        if self._types[holding.task.spec.type].memory_limit_mb is not None and child not in self._watched:
             self._watched.add(child)
             self._look(child)
 

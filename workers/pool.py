@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import math
 from collections.abc import Callable, Iterator
 
 import structlog
@@ -24,6 +25,7 @@ class Pool:
     """Children of one kind. At most `size` are busy; one more is kept warm, so that a death costs no start.
 
     The guard knows a child before it is given anything, and a zombie is reaped only when the guard has let go of it.
+    A child that is due (`max_tasks`, `max_rss_bytes`) works until another stands in for it: recycling delays no task.
     """
 
     def __init__(
@@ -32,6 +34,8 @@ class Pool:
         size: int,
         *,
         guard: GuardClient,
+        max_tasks: int | None = None,
+        max_rss_bytes: int | None = None,
         on_message: Callable[[ChildProcess, Message], None],
         on_exit: Callable[[ChildProcess, Exit], None],
         on_change: Callable[[], None],
@@ -39,6 +43,8 @@ class Pool:
         self.spec = spec
         self.size = size
         self._guard = guard
+        self._max_tasks = max_tasks or math.inf
+        self._max_rss_bytes = max_rss_bytes
         self._on_message = on_message
         self._on_exit = on_exit
         self._on_change = on_change
@@ -47,6 +53,7 @@ class Pool:
         self._retiring: set[ChildProcess] = set()
         self._used: set[ChildProcess] = set()
         self._slow: set[ChildProcess] = set()
+        self._due: set[ChildProcess] = set()
         self._background = Background()
         self._buried = asyncio.Event()
         self._starting = 0
@@ -68,6 +75,10 @@ class Pool:
     def ran(self, child: ChildProcess, run_ns: int) -> None:
         """Learn from a finished task; a long one counts at once, short ones slowly."""
         self._slow.discard(child)
+        if self._is_due(child):
+            self._due.add(child)
+            self.fill()
+            self._replace_due()
         self.mean_run_ns = max(run_ns, (7 * self.mean_run_ns + run_ns) // 8)
 
     def slow(self, child: ChildProcess) -> None:
@@ -109,8 +120,9 @@ class Pool:
         retiring = 0
         for child in self._children:
             if child in self._retiring:
-                retiring += child.load > 0
-            elif child.ready and child.exit is None and child in self._guarded:
+                # An async one may take its longest task's time to end; its slots must not be missed for so long.
+                retiring += child.load > 0 and self.spec.kind == "sync"
+            elif self._can_work(child):
                 (busy if child.load else idle if child in self._used else unused).append(child)
         return (busy + idle + unused)[: max(0, self.size - retiring)]
 
@@ -123,9 +135,17 @@ class Pool:
     def has_worked(self, child: ChildProcess) -> bool:
         return child in self._used
 
+    def resize(self, size: int) -> None:
+        """Have so many children from now on; what a superfluous one holds it may finish."""
+        self.size = size
+        for child in self._children[size:]:
+            self.retire(child)
+        self.fill()
+
     def fill(self) -> None:
         """Start what is missing, the spare included."""
-        wanted = 0 if self._stopping or not self.size else self.size + (self.spec.kind == "sync")
+        spares = max(int(self.spec.kind == "sync"), len(self._due - self._retiring))
+        wanted = 0 if self._stopping or not self.size else self.size + spares
         have = len(self._children) - len(self._retiring) + self._starting
         for _ in range(wanted - have):
             self._starting += 1
@@ -138,6 +158,21 @@ class Pool:
         self._retiring.add(child)
         self.fill()
         self.let_go(child)
+
+    def _is_due(self, child: ChildProcess) -> bool:
+        if child.handed >= self._max_tasks:
+            return True
+        return self._max_rss_bytes is not None and child.memory.resident() > self._max_rss_bytes
+
+    def _replace_due(self) -> None:
+        """As many as there are children that have run nothing yet."""
+        unused = sum(child not in self._used for child in self._children if self._can_work(child))
+        for child in list(self._due - self._retiring)[:unused]:
+            log.info("child is recycled", pid=child.pid, tasks=child.handed, rss_bytes=child.memory.resident())
+            self.retire(child)
+
+    def _can_work(self, child: ChildProcess) -> bool:
+        return child.ready and child.exit is None and child in self._guarded and child not in self._retiring
 
     def let_go(self, child: ChildProcess) -> None:
         """Ask a retiring child that holds nothing to exit."""
@@ -165,12 +200,14 @@ class Pool:
             self._starting -= 1
         await self._guard.add(child.pid)
         self._guarded.add(child)
+        self._replace_due()
         self._on_change()
 
     def _message(self, child: ChildProcess, message: Message) -> None:
         match message:
             case Ready():
                 self._pause_s = 0.0
+                self._replace_due()
             case StartFailed(error):
                 log.error("child could not start", pid=child.pid, kind=self.spec.kind, error=error)
             case Unclean(reasons):
@@ -190,7 +227,7 @@ class Pool:
         child.reap()
         child.close()
         self._children.remove(child)
-        for each in (self._guarded, self._retiring, self._used, self._slow):
+        for each in (self._guarded, self._retiring, self._used, self._slow, self._due):
             each.discard(child)
         self._buried.set()
         self.fill()

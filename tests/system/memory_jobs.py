@@ -96,6 +96,11 @@ def pid(payload: Any) -> int:
     return os.getpid()
 
 
+@handler("async.pid")
+async def async_pid(payload: Any) -> int:
+    return os.getpid()
+
+
 @handler("fresh.pid", fresh_process=True)
 def fresh_pid(payload: Any) -> int:
     return os.getpid()

@@ -81,3 +81,57 @@ async def test_what_a_task_leaves_behind_is_not_charged_to_the_next(rig: Rig) ->
     assert (task["status"], task["attempt"]) == ("succeeded", 1)
     first = (await rig.http.get(f"/tasks/{leaker['id']}/result")).json()
     await eventually(rig.children, lambda found: first not in {child["pid"] for child in found})
+
+
+async def results(rig: Rig, task_type: str, payload: Any, *, count: int) -> list[Any]:
+    """Of so many tasks, all submitted at once; each has succeeded at its first attempt."""
+    ids = [await rig.submit(task_type, payload) for _ in range(count)]
+    ended = [await rig.ended(task_id) for task_id in ids]
+    assert {(task["status"], task["attempt"]) for task in ended} == {("succeeded", 1)}
+    return [(await rig.http.get(f"/tasks/{task_id}/result")).json() for task_id in ids]
+
+
+async def test_children_are_replaced_after_so_many_tasks_by_one_that_is_ready(rig: Rig) -> None:
+    await serving(rig, TASKGATE_WORKER_PROCESSES="1", TASKGATE_CHILD_MAX_TASKS="1")
+
+    pids: list[int] = []
+    while len(set(pids)) < 3:
+        pids += await results(rig, "pid", None, count=20)
+
+    assert len(pids) > len(set(pids)), "it waited for a new process after each task"
+    first = pids[0]
+    await eventually(rig.children, lambda found: len(found) == 3 and first not in {child["pid"] for child in found})
+
+
+async def test_an_async_child_is_replaced_while_it_ends_its_longest_task(rig: Rig) -> None:
+    await serving(rig, TASKGATE_CHILD_MAX_TASKS="5")
+    longest = await rig.submit("wait", {"ms": 5000})
+    await rig.running(longest)
+
+    pids = await results(rig, "async.pid", None, count=10)
+    while len(set(pids)) < 2:
+        pids += await results(rig, "async.pid", None, count=1)
+
+    assert (await rig.task(longest))["status"] == "running"
+    after = await rig.ended(longest)
+    assert (after["status"], after["attempt"]) == ("succeeded", 1)
+
+
+async def test_a_child_that_has_grown_is_replaced(rig: Rig) -> None:
+    await serving(rig, TASKGATE_WORKER_PROCESSES="1", TASKGATE_CHILD_MAX_RSS_MB="200")
+
+    [grown] = await results(rig, "leaks", 200, count=1)
+
+    await eventually(rig.children, lambda found: len(found) == 3 and grown not in {child["pid"] for child in found})
+    assert grown not in await results(rig, "pid", None, count=5)
+
+
+async def test_a_fresh_process_runs_one_task_and_nothing_before_it(rig: Rig) -> None:
+    await serving(rig)
+
+    used = await results(rig, "pid", None, count=5)
+    fresh = await results(rig, "fresh.pid", None, count=4)
+    later = await results(rig, "pid", None, count=5)
+
+    assert len(set(fresh)) == 4
+    assert not set(fresh) & {*used, *later}
