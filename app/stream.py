@@ -105,7 +105,7 @@ class Stream:
             known = [event for event in read if event.seq <= snapshot.record.version]
             ended = snapshot.record.status in FINAL and len(known) == len(read) < EVENTS_A_READ
             for event in known[:-1] if ended else known:
-                told = told or event.name != "custom"
+                told = told or event.name in ("status", "progress")
                 self._cursor = event.id
                 if event.name == "custom" or event.seq > self._floor:
                     yield _block(event.name, _event_data(event), event.id)

@@ -109,7 +109,12 @@ class AsyncChild:
             return
         record = self._records[task.record]
         record.begin(task.seq, started_ns)
-        run = Run(task, ChildAttempt(task, record, started_ns=started_ns, send=self._send))
+        self._words[NOTED] = task.seq
+        try:
+            attempt = ChildAttempt(task, record, started_ns=started_ns, send=self._send)
+        finally:
+            self._words[NOTED] = 0
+        run = Run(task, attempt)
         self._runs[task.seq] = run
         context = contextvars.copy_context()
         context.run(_run.set, run)
@@ -146,11 +151,11 @@ class AsyncChild:
         # Not earlier: a coroutine that is cancelled before its first step never runs, and would never report.
         run.cancelable = True
         if (reason := attempt.stop_reason) is not None:
-            return execution.stopped(reason)
+            return execution.stopped(reason, attempt)
         try:
             result = await call.handler.call(call.payload, attempt)
         except BaseException as error:  # noqa: BLE001 — also SystemExit, KeyboardInterrupt: they end this task only
-            return execution.failed(call.handler, error, attempt.stop_reason)
+            return execution.failed(call.handler, error, attempt)
         return execution.succeeded(call.handler, result, self._result_max_bytes)
 
     def _ended(self, *, last: bool) -> None:

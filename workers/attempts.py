@@ -28,6 +28,7 @@ class ChildAttempt(Attempt):
         self._report: Callable[..., None] = writer.progress
         self._report_wait: Callable[..., None] = writer.waiting
         self._send: Callable[..., None] = send
+        self.timeout_s = task.timeout_s
         self._ends_ns = started_ns + int(task.timeout_s * 1e9)
         self._stopped: StopReason | None = None
 

@@ -16,7 +16,7 @@ import msgspec
 
 from taskgate import handlers
 from taskgate.contract import logs
-from taskgate.platform import die_with
+from taskgate.platform import adopt_orphans, die_with
 from workers import wire
 from workers.async_child import AsyncChild
 from workers.slot import GC_NS, Slot
@@ -31,6 +31,7 @@ _NICE_MORE = 5
 def main() -> None:
     start = msgspec.json.decode(sys.argv[1], type=wire.Start)
     die_with(start.parent, signal.SIGKILL)
+    adopt_orphans()
     _yield_to_others()
     _own_environment(start)
     logs.configure(start.spec.log_format, start.spec.log_level)

@@ -16,9 +16,9 @@ import msgspec
 import structlog
 
 from taskgate.contract.models import Claimed
-from workers import wire
-from workers.procstat import Memory
-from workers.slot import RECEIVED, RUNNING, Sample, Slot, StopReason
+from workers import orphans, wire
+from workers.procstat import Memory, zombie_peak_bytes
+from workers.slot import NOTED, RECEIVED, RUNNING, STEPS, Sample, Slot, StopReason
 from workers.wire import ChildSpec
 
 __all__ = ["ChildProcess", "ChildSpec", "Exit", "StopReason", "child_environment"]
@@ -26,6 +26,7 @@ __all__ = ["ChildProcess", "ChildSpec", "Exit", "StopReason", "child_environment
 _ROOT = Path(__file__).parent.parent
 _INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
 _STACK_BYTES = 64 * 1024
+_LOOK_S = 0.002
 _QUIET_S = 0.02
 """A stack has arrived when nothing more has for so long."""
 
@@ -42,6 +43,8 @@ class Exit:
     signal: int | None
     stack: str
     """What faulthandler wrote when it died of a fatal signal, else ""."""
+    rss_peak_bytes: int | None
+    """The most that it had in memory in its life; None where it is not known."""
 
 
 def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -67,6 +70,12 @@ class ChildProcess:
         self.spec = spec
         self.ready = False
         self.exit: Exit | None = None
+        self.garbage = ""
+        """Why what it sent was no message; it was killed for it."""
+        self.blocked = False
+        """It was killed because its event loop stood still, and nobody was noted."""
+        self.killed = False
+        """We ended it: its death says nothing about what it ran."""
         self._on_message = on_message
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
@@ -170,6 +179,14 @@ class ChildProcess:
         """Sync: the sequence running now, 0 when idle."""
         return self._slot.words[RUNNING]
 
+    def noted(self) -> int:
+        """Async: the sequence being stepped now, 0 for none."""
+        return self._slot.words[NOTED]
+
+    def steps(self) -> int:
+        """Async: how many steps its tasks have made: a loop that somebody blocks makes none."""
+        return self._slot.words[STEPS]
+
     def sample(self) -> Sample:
         return self._slot.sample()
 
@@ -186,9 +203,8 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End the whole process group, whatever it does."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+        self.killed = self.killed or self.exit is None
+        self._kill_group()
 
     async def stack(self, timeout_s: float = 1.0) -> str | None:
         """Where the threads of the child are, also while one holds the GIL; None when it does not answer."""
@@ -240,6 +256,7 @@ class ChildProcess:
         # taken for ours. The child puts both right before it loads handlers.
         if start.root is not None:
             environ["PYTHONPATH"] = os.pathsep.join(filter(None, [start.root, start.python_path]))
+        environ[orphans.MARK] = str(start.parent)
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "workers.child", msgspec.json.encode(start).decode()],
             stdin=subprocess.DEVNULL,
@@ -265,7 +282,8 @@ class ChildProcess:
                 return
             except wire.Malformed as error:
                 log.error("a child sent garbage; it is killed", pid=self.pid, error=str(error))
-                self.kill()
+                self.garbage = self.garbage or str(error)
+                self._kill_group()
                 continue
             match message:
                 case wire.Done(seq=seq) | wire.Refused(seq=seq):
@@ -284,15 +302,28 @@ class ChildProcess:
         info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         assert info is not None
         exited = info.si_code == os.CLD_EXITED
-        self.kill()
+        self._kill_group()
         self._read()
         self._loop.remove_reader(self._socket)
         self.exit = Exit(
             code=info.si_status if exited else None,
             signal=None if exited else info.si_status,
             stack=self._read_stack(),
+            rss_peak_bytes=zombie_peak_bytes(self.pid),
         )
-        self._on_exit(self, self.exit)
+        self._when_stopped(self.exit)
+
+    def _when_stopped(self, how: Exit) -> None:
+        """Nobody is told of an end before the last of the group has ended: a killed process takes a moment to die."""
+        if orphans.group_lives(self.pid):
+            self._loop.call_later(_LOOK_S, self._when_stopped, how)
+        else:
+            self._on_exit(self, how)
+
+    def _kill_group(self) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def _forget(self, seq: int) -> None:
         self._free.append(self._records.pop(seq))

@@ -9,21 +9,22 @@ import structlog
 
 from taskgate.contract.connection import BLOCK_S
 from taskgate.contract.errors import NoSuchWorker, OutcomeUnknown, StoreUnavailable
-from taskgate.contract.models import Claimed, Served
+from taskgate.contract.models import NEIGHBOUR_LIMIT, Claimed, Served
 from taskgate.contract.store import Store
 from workers.lease import Lease
 
 log = structlog.get_logger()
 
-SYNC, ASYNC, FRESH = "sync", "async", "fresh"
+SYNC, ASYNC, FRESH, ALONE = "sync", "async", "fresh", "alone"
 
 
 class Room(NamedTuple):
-    """Free slots: of sync children, of sync children that have run nothing, of async children."""
+    """Free slots: of sync children, of sync children that have run nothing, of async children, of those for one."""
 
     sync: int
     virgin: int
     asynchronous: int
+    alone: int
 
 
 class Claims:
@@ -113,7 +114,8 @@ class Claims:
                 room = self._room()
                 more = self._fresh and await self._claim(partition, self._fresh, {FRESH: min(room.virgin, room.sync)})
                 room = self._room()
-                more = await self._claim(partition, self._served, {SYNC: room.sync, ASYNC: room.asynchronous}) or more
+                wanted = {SYNC: room.sync, ASYNC: room.asynchronous, ALONE: room.alone}
+                more = await self._claim(partition, self._served, wanted) or more
                 if not more:
                     break
 
@@ -131,13 +133,18 @@ class Claims:
             served=served,
             free_sync=asked.get(SYNC, asked.get(FRESH, 0)),
             free_async=asked.get(ASYNC, 0),
+            free_alone=asked.get(ALONE, 0),
             lease_ms=self._lease_ms,
         )
-        got = Counter(FRESH if FRESH in room else self._kinds.get(task.spec.type, SYNC) for task in claimed)
+        got = Counter(FRESH if FRESH in room else self._kind(task) for task in claimed)
         self._take(claimed, deadline_ns)
         sated = {kind for kind, free in asked.items() if got[kind] >= free}
         self._hungry = (self._hungry | asked.keys()) - sated
         return bool(sated)
+
+    def _kind(self, task: Claimed) -> str:
+        kind = self._kinds.get(task.spec.type, SYNC)
+        return ALONE if kind == ASYNC and task.neighbours >= NEIGHBOUR_LIMIT else kind
 
     def _wanted(self) -> frozenset[Served]:
         """The markers to block on: there is room, and the last claim found too little."""

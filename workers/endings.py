@@ -9,7 +9,8 @@ from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Finish, Submission, TaskSpec, TypeInfo
 from taskgate.contract.states import ErrorKind
 from workers import retry
-from workers.children import Exit
+from workers.children import ChildProcess, Exit, StopReason
+from workers.failures import timeout_message
 from workers.holdings import Holding
 from workers.wire import Done, HandlerInfo, Submitted
 
@@ -19,6 +20,16 @@ _json = msgspec.json.encode
 def custom_event(name: str, data: bytes) -> bytes:
     """A handler's own event, as JSON; `data` is JSON already."""
     return b'{"name":%b,"data":%b}' % (_json(name), data)
+
+
+def stopping_event(reason: StopReason, grace_s: float) -> tuple[str, bytes]:
+    """The soft signal, for the task's events."""
+    return "stopping", _json({"signal": "SIGUSR1", "reason": reason.name.lower(), "grace_s": grace_s})
+
+
+def killed_event(reason: str) -> tuple[str, bytes]:
+    """The hard signal."""
+    return "killed", _json({"signal": "SIGKILL", "reason": reason})
 
 
 def is_invalid(done: Done) -> bool:
@@ -34,18 +45,50 @@ def error_json(kind: ErrorKind, message: str, **more: object) -> bytes:
     return _json({"kind": kind, "message": message, **more})
 
 
-def death_message(how: Exit) -> str:
+def cause_of_death(
+    holding: Holding, child: ChildProcess, how: Exit, *, oom: bool, lease: bool
+) -> tuple[ErrorKind, str]:
+    """Kind and message. `oom`: the kernel has just killed for want of memory; `lease`: the guard holds the groups."""
+    by_us, by_kill = child.killed and how.signal == signal.SIGKILL, how.signal == signal.SIGKILL
+    if by_us and holding.killed_as == ErrorKind.MEMORY:
+        return ErrorKind.MEMORY, "the task passed its memory limit"
+    if by_us and holding.killed_as == ErrorKind.TIMEOUT:
+        return ErrorKind.TIMEOUT, "blocked the event loop of its child, so that other tasks could not be stopped"
+    if holding.stop is StopReason.TIMEOUT:
+        rest = "and did not stop when asked" if by_us else f"and when asked to stop {_how(how)}"
+        return ErrorKind.TIMEOUT, f"{timeout_message(holding.task.spec.timeout_s)} {rest}"
+    if by_us:
+        return ErrorKind.CRASH, "its child was killed"
+    if child.garbage:
+        return ErrorKind.CRASH, f"the child sent what is no message, and was killed: {child.garbage}"
+    if by_kill and lease:
+        return ErrorKind.LEASE, "the lease could not be confirmed for too long, and the guard killed the child"
+    if by_kill and oom:
+        return ErrorKind.MEMORY, "the kernel killed the child: out of memory"
+    return ErrorKind.CRASH, f"the child {_how(how)}"
+
+
+def _how(how: Exit) -> str:
     if how.signal is not None:
-        return f"the child was killed by {signal.Signals(how.signal).name}"
-    return f"the child exited with code {how.code}"
+        return f"was killed by {signal_name(how.signal)}"
+    return f"exited with code {how.code}"
+
+
+def signal_name(number: int) -> str:
+    """Real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def after_death(holding: Holding, how: Exit, *, kind: ErrorKind, message: str, pid: int) -> bytes:
     """The error of an attempt whose child died under it."""
     more: dict[str, object] = {
         "exit_code": how.code,
-        "signal": how.signal and signal.Signals(how.signal).name,
+        "signal": None if how.signal is None else signal_name(how.signal),
         "pid": pid,
+        "rss_peak_bytes": max(how.rss_peak_bytes or 0, holding.rss_peak) or None,
     }
     if how.stack:
         more["stack"] = how.stack

@@ -12,7 +12,7 @@ from taskgate.contract.states import ErrorKind
 from taskgate.handlers import Handler
 from workers import wire
 from workers.attempts import ChildAttempt
-from workers.failures import clean, describe, error_json, is_a, message_of
+from workers.failures import clean, describe, error_json, is_a, message_of, timeout_message
 from workers.slot import Progress, StopReason
 
 STOPS: dict[StopReason, type[Stopped]] = {
@@ -22,7 +22,7 @@ STOPS: dict[StopReason, type[Stopped]] = {
 }
 _STOPPED = {
     StopReason.CANCEL: ("canceled", ErrorKind.EXCEPTION, "canceled while it was running"),
-    StopReason.TIMEOUT: ("timeout", ErrorKind.TIMEOUT, "ran longer than its timeout"),
+    StopReason.TIMEOUT: ("timeout", ErrorKind.TIMEOUT, ""),
     StopReason.DRAIN: ("drained", ErrorKind.EXCEPTION, "its worker was stopped"),
 }
 _SHOWN_ERRORS = 20
@@ -75,14 +75,14 @@ def succeeded(handler: Handler, result: Any, result_max_bytes: int) -> Outcome:
     return Outcome("succeeded", result=raw)
 
 
-def failed(handler: Handler, error: BaseException, stop: StopReason | None) -> Outcome:
-    """What came out of the handler. After a stop was asked for (`stop`), only Retry and Fail say more than that."""
+def failed(handler: Handler, error: BaseException, attempt: ChildAttempt) -> Outcome:
+    """What came out of the handler. After a stop was asked for, only Retry and Fail say more than that."""
     if is_a(error, Retry):
         return Outcome("retry", error=describe(error), may_retry=True, retry_after_s=_asked_s(error))
     if is_a(error, Fail):
         return Outcome("failed", error=describe(error))
-    if stop is not None:
-        return stopped(stop, error)
+    if attempt.stop_reason is not None:
+        return stopped(attempt.stop_reason, attempt, error)
     return Outcome("failed", error=describe(error), may_retry=is_a(error, handler.options.retry_on))
 
 
@@ -94,9 +94,10 @@ def _asked_s(error: Retry) -> float | None:
         return None
 
 
-def stopped(reason: StopReason, error: BaseException | None = None) -> Outcome:
+def stopped(reason: StopReason, attempt: ChildAttempt, error: BaseException | None = None) -> Outcome:
     """The attempt ended because it was asked to; `error` shows where it was."""
     outcome, kind, message = _STOPPED[reason]
+    message = message or timeout_message(attempt.timeout_s)
     if error is None:
         return Outcome(outcome, error=error_json(kind, message))
     own = type(error) in (Canceled, TimedOut, Drained, CancelledError)

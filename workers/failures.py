@@ -44,6 +44,11 @@ def describe(error: BaseException, kind: ErrorKind = ErrorKind.EXCEPTION, *, mes
     )
 
 
+def timeout_message(timeout_s: float) -> str:
+    """Whether it ended when asked or had to be killed, its own child and the supervisor say the same."""
+    return f"ran longer than its timeout of {timeout_s:g} s"
+
+
 def is_a(error: BaseException, kinds: type[E] | tuple[type[E], ...]) -> TypeGuard[E]:
     """As `except` sees it: isinstance() would also ask `__class__`, which may be code of the handler's."""
     return issubclass(type(error), kinds)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
-from taskgate.contract.models import Claimed, TypeInfo
+from taskgate.contract.models import NEIGHBOUR_LIMIT, Claimed, TypeInfo
 from workers.children import ChildProcess
 from workers.ends import Ends
 from workers.holdings import Holding, Holdings
@@ -70,10 +70,12 @@ class HandOver:
                 self._ends.hand_back(holding, reason="taken_back", ran=False)
 
     def _kind(self, task: Claimed) -> str | None:
-        """`sync`, `async` or `fresh`; None for a type that no child has told of."""
+        """`sync`, `async`, `fresh` or `alone`; None for a type that no child has told of."""
         info, handler = self._types.get(task.spec.type), self._handlers.get(task.spec.type)
         if info is None or handler is None:
             return None
+        if info.kind == "async" and task.neighbours >= NEIGHBOUR_LIMIT:
+            return "alone"
         return "fresh" if handler.fresh_process else info.kind
 
     def _places(self, kind: str | None, count: int) -> Iterator[ChildProcess]:
@@ -84,7 +86,7 @@ class HandOver:
     def _place(self, task: Claimed, places: Iterator[ChildProcess]) -> ChildProcess | None:
         """The next place; a child that earlier tasks have left too large for the task's limit is recycled instead."""
         for child in places:
-            pool = self._pools[child.spec.kind]
+            pool = self._pools[child.spec.pool]
             if not pool.has_worked(child) or self._memory.fits(task.spec.type, child):
                 return child
             log.info("child is recycled: too large for the next task", pid=child.pid, task_type=task.spec.type)
@@ -92,7 +94,7 @@ class HandOver:
         return None
 
     def _hand_over(self, holding: Holding, child: ChildProcess, deadline_ns: int) -> bool:
-        pool = self._pools[child.spec.kind]
+        pool = self._pools[child.spec.pool]
         self._telemetry.starts(child, alone=pool.depth == 1)
         last = self._handlers[holding.task.spec.type].fresh_process
         seq = child.hand_over(holding.task, deadline_ns=deadline_ns, last=last)
@@ -121,7 +123,7 @@ class HandOver:
             return
         sample, now_ns = child.sample(), boot_ns()
         if (sample.running and now_ns - sample.started_ns >= BEHIND_NS) or now_ns - holding.handed_ns >= UNREAD_NS:
-            self._pools[child.spec.kind].slow(child)
+            self._pools[child.spec.pool].slow(child)
             self.take_back(child)
         else:
             self._watch(child)

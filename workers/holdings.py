@@ -22,6 +22,12 @@ class Holding:
     stop: StopReason | None = None
     killed_as: str | None = None
     """The error kind that a kill of ours gives it (`memory`, `timeout`)."""
+    killed: bool = False
+    """Its child was killed because of it."""
+    steps: int = -1
+    """Of its async child when it was first asked to stop; -1: it was not."""
+    stop_paused_ns: int = 0
+    """`Lease.paused_ns` when its grace began."""
     ending: bool = False
     """Its end is on the way to the store."""
     lost: bool = False

@@ -1,5 +1,7 @@
 """Running what was claimed: pools and the parts around them, and what a child's words and its death mean."""
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -11,6 +13,7 @@ from taskgate.contract.store import Store
 from taskgate.settings import Settings
 from workers import endings
 from workers.background import Background
+from workers.blame import judge
 from workers.children import ChildProcess, ChildSpec, Exit, StopReason
 from workers.claims import Room
 from workers.ends import Ends
@@ -19,9 +22,10 @@ from workers.handover import HandOver
 from workers.holdings import Holding, Holdings
 from workers.lease import Lease
 from workers.memory import MemoryWatch
+from workers.orphans import Orphans
 from workers.outbox import Outbox
 from workers.pool import PIPELINE, Pool
-from workers.procstat import oom_kills
+from workers.procstat import OomKills
 from workers.slot import boot_ns
 from workers.stops import Stops
 from workers.telemetry import Telemetry
@@ -29,8 +33,9 @@ from workers.wire import Checkpoint, Done, Emitted, HandlerInfo, Message, Ready,
 
 log = structlog.get_logger()
 
-NEIGHBOUR_LIMIT = 3
-"""So often an async task is handed back uncounted because its child died of another one."""
+KEEP_ALONE_S = 5.0
+"""Children for tasks that must run alone are kept so long after the last such task was seen waiting."""
+SWEEP_AGAIN_S = 0.05
 ELSEWHERE_MS = 1000
 """A task whose schema another supervisor serves is put back that long."""
 
@@ -59,14 +64,17 @@ class Runner:
         self._on_room = on_room
         self._on_types = on_types
         self._background = Background()
-        self._oom_kills = oom_kills()
+        self._oom_kills = OomKills()
+        self._orphans = Orphans(self._ours)
         self.holdings = Holdings()
         self.handlers: dict[str, HandlerInfo] = {}
         self.types: dict[str, TypeInfo] = {}
         self._unserved: set[str] = set()
         self._sync = self._pool("sync", settings.worker_processes, PIPELINE)
         self._async = self._pool("async", settings.async_processes, settings.async_slots)
-        self.pools = {"sync": self._sync, "async": self._async}
+        self._alone = self._pool("async", 0, 1, alone=True)
+        self._alone_until_s = 0.0
+        self.pools = {"sync": self._sync, "async": self._async, "alone": self._alone}
         self.telemetry = Telemetry(
             self.holdings,
             outbox,
@@ -89,7 +97,7 @@ class Runner:
             handlers=self.handlers,
         )
 
-    def _pool(self, kind: str, size: int, slots: int) -> Pool:
+    def _pool(self, kind: str, size: int, slots: int, *, alone: bool = False) -> Pool:
         settings = self._settings
         spec = ChildSpec(
             kind=kind,  # type: ignore[arg-type]
@@ -98,13 +106,12 @@ class Runner:
             result_max_bytes=int(settings.result_max_bytes),
             log_format=settings.log_format,
             log_level=settings.log_level,
+            alone=alone,
         )
         return Pool(
             spec,
             size,
             guard=self._guard,
-            max_tasks=settings.child_max_tasks,
-            max_rss_bytes=settings.child_max_rss_mb and settings.child_max_rss_mb << 20,
             on_message=self._message,
             on_exit=self._exited,
             on_change=self._on_room,
@@ -113,8 +120,8 @@ class Runner:
     def room(self) -> Room:
         """Free slots; none while the guard is away or the lease does not hold."""
         if not self._guard.alive or not self._lease.holds:
-            return Room(0, 0, 0)
-        return Room(self._sync.free(), self._sync.virgins(), self._async.free())
+            return Room(0, 0, 0, 0)
+        return Room(self._sync.free(), self._sync.virgins(), self._async.free(), self._alone.free())
 
     def cancel(self, task_id: str) -> None:
         """The store says `canceling`. Repeating it changes nothing."""
@@ -140,13 +147,17 @@ class Runner:
         for child in self._children():
             self.handover.take_back(child)
 
-    def drain(self) -> None:
+    def drain(self, grace_s: float) -> None:
         """What still runs gets its soft signal."""
         for holding in self.holdings:
-            self._stops.stop(holding, StopReason.DRAIN, kill=False)
+            self._stops.stop(holding, StopReason.DRAIN, grace_s=grace_s, kill=False)
 
     def kill_all(self) -> None:
+        """What has not stopped by the end of the drain."""
         for child in self._children():
+            for seq in child.outstanding:
+                if (holding := self.holdings.of(child, seq)) and holding.stop and seq <= child.received():
+                    self._stops.killed(holding, holding.stop.name.lower())
             if child.load:
                 child.kill()
 
@@ -191,7 +202,7 @@ class Runner:
         holding = self.holdings.of(child, done.seq)
         if holding is None:
             return
-        pool = self.pools[child.spec.kind]
+        pool = self.pools[child.spec.pool]
         pool.ran(child, done.run_ns)
         self._on_room()
         pool.let_go(child)
@@ -241,39 +252,53 @@ class Runner:
     def _exited(self, child: ChildProcess, how: Exit) -> None:
         """What it had sent has been read by now, and won."""
         self.handover.take_back(child)
-        noted = child.sample().noted
         held = [found for seq in sorted(child.outstanding) if (found := self.holdings.of(child, seq)) is not None]
         if held:
             log.warning("child died", pid=child.pid, exit_code=how.code, signal=how.signal, tasks=len(held))
-        before, self._oom_kills = self._oom_kills, oom_kills()
-        oom = how.signal == 9 and self._oom_kills > before
-        blamed = [h for h in held if h.killed_as or h.stop]
-        if not blamed:
-            blamed = held if child.spec.kind == "sync" else [h for h in held if h.seq == noted]
+        oom = self._oom_kills.recent()
+        verdict = judge(child, held, how)
         for holding in held:
-            self._end_dead(holding, child, how, guilty=holding in blamed, oom=oom)
+            if holding.lost:
+                self.ends.forget(holding)
+            elif holding.killed and holding.stop is StopReason.DRAIN:
+                self.ends.hand_back(holding, reason="drain")
+            elif holding in verdict.guilty:
+                self._charge(holding, child, how, oom=oom)
+            else:
+                self.ends.hand_back(holding, reason="neighbour" if verdict.known else "suspect")
+        if not verdict.known:
+            self.suspects_wait(True)
         self.telemetry.gone(child)
+        self.sweep()
 
-    def _end_dead(self, holding: Holding, child: ChildProcess, how: Exit, *, guilty: bool, oom: bool) -> None:
-        if holding.lost:
-            self.ends.forget(holding)
-        elif holding.stop is StopReason.DRAIN:
-            self.ends.hand_back(holding, reason="drain")
-        elif not guilty and holding.task.neighbours < NEIGHBOUR_LIMIT:
-            self.ends.hand_back(holding, reason="neighbour")
-        else:
-            kind, message = _cause(holding, how, oom=oom)
-            canceled = holding.stop is StopReason.CANCEL
-            error = b"" if canceled else endings.after_death(holding, how, kind=kind, message=message, pid=child.pid)
-            effort = self.telemetry.ended(holding, run_cpu_ms=None, gc_ms=0, shared=child.spec.kind == "async")
-            self.ends.finish(holding, "canceled" if canceled else "retry", error=error, effort=effort)
+    def _charge(self, holding: Holding, child: ChildProcess, how: Exit, *, oom: bool) -> None:
+        effort = self.telemetry.ended(holding, run_cpu_ms=None, gc_ms=0, shared=child.spec.kind == "async")
+        if holding.stop is StopReason.CANCEL:
+            self.ends.finish(holding, "canceled", effort=effort)
+            return
+        kind, message = endings.cause_of_death(holding, child, how, oom=oom, lease=self._guard.paused)
+        self.ends.finish(
+            holding,
+            "retry",
+            error=endings.after_death(holding, how, kind=kind, message=message, pid=child.pid),
+            retry_after_s=0.0 if kind is ErrorKind.LEASE else None,
+            effort=effort,
+        )
 
+    def suspects_wait(self, wait: bool) -> None:
+        """Whether tasks that must run alone are waiting: there are children for them while they do, and after it."""
+        now_s = time.monotonic()
+        if wait:
+            self._alone_until_s = now_s + KEEP_ALONE_S
+            if not self._alone.size:
+                self._alone.resize(self._settings.async_processes)
+        elif self._alone.size and now_s > self._alone_until_s and not any(child.load for child in self._alone.children):
+            self._alone.resize(0)
 
-def _cause(holding: Holding, how: Exit, *, oom: bool) -> tuple[ErrorKind, str]:
-    if holding.killed_as == ErrorKind.MEMORY:
-        return ErrorKind.MEMORY, "the task passed its memory limit"
-    if holding.killed_as == ErrorKind.TIMEOUT or holding.stop is StopReason.TIMEOUT:
-        return ErrorKind.TIMEOUT, f"ran longer than {holding.task.spec.timeout_s:g} s and did not stop when asked"
-    if oom:
-        return ErrorKind.MEMORY, "the kernel killed the child: out of memory"
-    return ErrorKind.CRASH, endings.death_message(how)
+    def sweep(self) -> None:
+        """End what dead children left; again while there is something: it may leave orphans itself, and be a zombie."""
+        if self._orphans.sweep():
+            asyncio.get_running_loop().call_later(SWEEP_AGAIN_S, self.sweep)
+
+    def _ours(self) -> set[int]:
+        return {child.pid for child in self._children()} | ({self._guard.pid} if self._guard.pid else set())

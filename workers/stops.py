@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from taskgate.contract.states import ErrorKind
+from workers import endings
 from workers.children import ChildProcess, StopReason
 from workers.holdings import Holding, Holdings
 from workers.slot import boot_ns
@@ -16,6 +17,7 @@ log = structlog.get_logger()
 
 KILL_AFTER_S = 5.0
 """Between the soft signal and SIGKILL, for cancels and timeouts."""
+NS_OF_A_MS = 1_000_000
 
 
 class Stops:
@@ -34,21 +36,33 @@ class Stops:
         holding.paused_ns = self._paused_ns()
         self._later(holding, holding.task.spec.timeout_s, partial(self._timed_out, holding))
 
-    def stop(self, holding: Holding, reason: StopReason, *, kill: bool = True) -> None:
-        """Ask softly, and kill if it does not help. A cancel is not overridden, other reasons are by another one."""
+    def stop(self, holding: Holding, reason: StopReason, *, grace_s: float = KILL_AFTER_S, kill: bool = True) -> None:
+        """Ask softly, and kill if it does not help. A cancel is not overridden, other reasons are by another one.
+
+        `kill` False: somebody else does that, after `grace_s`.
+        """
         if holding.child is None or holding.ending or holding.stop in (reason, StopReason.CANCEL):
             return
         log.info("stopping", reason=reason.name.lower(), **self._facts(holding))
-        holding.stop = reason
+        if holding.stop is None:
+            holding.steps = holding.child.steps()
+        holding.stop, holding.stop_paused_ns = reason, self._paused_ns()
+        holding.events.append(endings.stopping_event(reason, grace_s))
         holding.child.soft_stop(holding.seq, reason)
         if kill:
-            self._later(holding, KILL_AFTER_S, partial(self._kill, holding, holding.child))
+            self._later(holding, grace_s, partial(self._kill, holding, holding.child))
+
+    def killed(self, holding: Holding, reason: str) -> None:
+        """Its child is about to be killed because of it."""
+        holding.killed = True
+        holding.events.append(endings.killed_event(reason))
 
     def over_memory(self, holding: Holding, rss_bytes: int) -> None:
         """It passed its limit: no soft signal helps against that."""
         if holding.child is not None and holding.killed_as is None:
             log.warning("over its memory limit, killing", rss_bytes=rss_bytes, **self._facts(holding))
             holding.killed_as = ErrorKind.MEMORY
+            self.killed(holding, "memory")
             holding.child.kill()
 
     def _timed_out(self, holding: Holding) -> None:
@@ -68,15 +82,33 @@ class Stops:
             self.stop(holding, StopReason.TIMEOUT)
 
     def _kill(self, holding: Holding, child: ChildProcess) -> None:
-        """It did not end by itself. The task that blocks an event loop is to blame, not the one that waited for it."""
-        if holding.ending or holding.child is not child:
+        """It did not end by itself."""
+        if holding.ending or holding.child is not child or holding.stop is None:
             return
-        noted = child.sample().noted if child.spec.kind == "async" else 0
-        blocker = self._holdings.of(child, noted) if noted else None
-        if blocker is not None and blocker is not holding and holding.stop is StopReason.TIMEOUT:
-            holding.stop = None
-            blocker.killed_as = ErrorKind.TIMEOUT
+        paused_ns = self._paused_ns() - holding.stop_paused_ns
+        if paused_ns > NS_OF_A_MS:  # what the guard has stopped could not end: the grace goes on when it does
+            holding.stop_paused_ns += paused_ns
+            self._later(holding, paused_ns / 1e9, partial(self._kill, holding, child))
+            return
         log.warning("killing", **self._facts(holding))
+        if child.spec.kind == "async" and child.steps() == holding.steps:
+            self._kill_blocker(holding, child)
+        else:
+            self.killed(holding, holding.stop.name.lower())
+            child.kill()
+
+    def _kill_blocker(self, holding: Holding, child: ChildProcess) -> None:
+        """No task has made a step since the soft signal, so it was not heard: who blocks the loop is to blame."""
+        blocker = self._holdings.of(child, child.noted())
+        if blocker is None:
+            child.blocked = True
+        elif blocker is not holding:
+            blocker.killed_as = ErrorKind.TIMEOUT
+            self.killed(blocker, "blocks its event loop")
+        else:
+            self.killed(holding, str(holding.stop and holding.stop.name.lower()))
+        if holding.stop is StopReason.TIMEOUT and blocker is not holding:
+            holding.stop = None  # its time is over because of another one
         child.kill()
 
     def _later(self, holding: Holding, seconds: float, call: Callable[[], None]) -> None:

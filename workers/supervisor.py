@@ -19,6 +19,7 @@ from taskgate.contract.ids import new_worker_id
 from taskgate.contract.models import BeatAnswer, BeatValue, Held, Served, WorkerInfo
 from taskgate.contract.store import Store
 from taskgate.doctor import look_at_redis
+from taskgate.platform import adopt_orphans
 from taskgate.settings import Settings
 from workers.agenda import Agenda
 from workers.background import Background
@@ -113,6 +114,7 @@ class Supervisor:
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(each, self._asked_to_stop)
         log.info("supervisor starts", worker_id=self.id, pid=os.getpid(), lease_s=self._settings.lease_s)
+        adopt_orphans()
         await self._guard.start()
         gc.collect()
         gc.freeze()
@@ -160,9 +162,9 @@ class Supervisor:
         self._runner.take_back_unread()
         self._heart.now()
         await self._until_empty(grace_s - soft_s - (time.monotonic() - begun), hurry=True)
-        self._runner.drain()
-        left_s = grace_s - leave_s - (time.monotonic() - begun)
-        await self._until_empty(min(left_s, soft_s) if not self._hurry.is_set() else min(left_s, 1.0))
+        left_s = min(grace_s - leave_s - (time.monotonic() - begun), 1.0 if self._hurry.is_set() else soft_s)
+        self._runner.drain(round(left_s, 3))
+        await self._until_empty(left_s)
         self._runner.kill_all()
         await self._until_empty(leave_s / 2)
         for pool in self._runner.pools.values():
@@ -205,7 +207,7 @@ class Supervisor:
             children=[
                 {
                     "pid": child.pid,
-                    "kind": pool.spec.kind,
+                    "kind": pool.spec.pool,
                     "state": "starting" if not child.ready else "busy" if child.load else "idle",
                     "tasks": [h.id for seq in child.outstanding if (h := runner.holdings.of(child, seq))],
                 }
@@ -226,6 +228,8 @@ class Supervisor:
         for task_id in answer.canceling:
             self._runner.cancel(task_id)
         self._doubt(partition, answer.unknown)
+        self._runner.suspects_wait(answer.suspects)
+        self._runner.sweep()
         if answer.claimable:
             self._claims.try_now()
         if not self._announced:

@@ -15,6 +15,7 @@ from workers import execution, wire
 from workers.attempts import ChildAttempt
 from workers.execution import STOPS, Outcome
 from workers.hygiene import Hygiene, memory_limit
+from workers.orphans import descendants_of, end_all
 from workers.ready import message as ready
 from workers.slot import GC_NS, RECEIVED, RUNNING, STARTED_NS, Record, Slot, boot_ns
 
@@ -51,6 +52,7 @@ class SyncChild:
         for start in self._handlers.starts:
             if not inspect.iscoroutinefunction(start):
                 start()
+        self._helpers = frozenset(descendants_of(self._pid))
         signal.signal(signal.SIGUSR1, self._on_stop)
         self._hygiene = Hygiene(arm=self._arm_signals)
 
@@ -83,6 +85,8 @@ class SyncChild:
         gc_ns, cpu_ns = self._words[GC_NS], time.process_time_ns()
         attempt = ChildAttempt(task, record, started_ns=started_ns, send=self._send)
         outcome = self._outcome(task, record, attempt)
+        if attempt.stop_reason is not None:
+            self._end_started()
         attempt.close()
         run_ns = boot_ns() - started_ns
         shown = record.sample() if record.has_progress() else None
@@ -106,7 +110,7 @@ class SyncChild:
         if isinstance(call, Outcome):
             return call
         if (reason := attempt.stop_reason) is not None:
-            return execution.stopped(reason)
+            return execution.stopped(reason, attempt)
         result: object = _NOTHING
         try:
             limit_mb = call.handler.options.memory_limit_mb
@@ -120,9 +124,14 @@ class SyncChild:
             self._stay_alone()
             # A stop that arrived after the handler had returned changes nothing.
             if result is _NOTHING:
-                return execution.failed(call.handler, error, attempt.stop_reason)
+                return execution.failed(call.handler, error, attempt)
         self._stay_alone()
         return execution.succeeded(call.handler, result, self._result_max_bytes)
+
+    def _end_started(self) -> None:
+        """What a stopped task has started ends with it, before its end is told; not what was there before any task."""
+        while started := [pid for pid in descendants_of(self._pid) if pid not in self._helpers]:
+            end_all(started)
 
     def _stay_alone(self) -> None:
         """A handler that forked and came back in both processes: only one of them is the child."""

@@ -37,6 +37,13 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     result_max_bytes: int = 1024 * 1024
     log_format: Literal["auto", "json", "console"] = "auto"
     log_level: str = "info"
+    alone: bool = False
+    """Async, for one suspect at a time."""
+
+    @property
+    def pool(self) -> str:
+        """The name of the pool that it is for."""
+        return "alone" if self.alone else self.kind
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

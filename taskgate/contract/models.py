@@ -10,7 +10,6 @@ import msgspec
 
 from taskgate.contract.states import Health, Status
 
-
 NEIGHBOUR_LIMIT = 3
 """So often an async task is handed back uncounted because its child died of another one; after that it runs alone."""
 

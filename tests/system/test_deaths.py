@@ -1,0 +1,219 @@
+"""The death of a child is an event: told with its cause at once, charged to the guilty, felt by nobody else."""
+
+import asyncio
+import statistics
+import time
+from typing import Any
+
+import pytest
+
+from taskgate.contract.models import TaskRecord
+from tests.conftest import eventually
+from tests.system.death_jobs import MIB
+from tests.system.death_rig import JOBS, accept, ended, error, events, read, started, whole
+from tests.system.rig import Rig
+
+LONG = (pytest.mark.full, pytest.mark.timeout(400))
+
+CAUSES: dict[str, tuple[str, str, Any]] = {
+    "exit code": ("crash", "exit_code", 7),
+    "segfault": ("crash", "signal", "SIGSEGV"),
+    "MemoryError": ("memory", "type", "MemoryError"),
+    "SIGKILL": ("crash", "signal", "SIGKILL"),
+    "sys.exit": ("exception", "type", "SystemExit"),
+    "exit 0": ("crash", "exit_code", 0),
+    "abort": ("crash", "signal", "SIGABRT"),
+    "SIGTERM": ("crash", "signal", "SIGTERM"),
+    "real-time signal": ("crash", "signal", "signal 37"),
+    "recursion in C": ("crash", "signal", "SIGSEGV"),
+    "garbage": ("crash", "signal", "SIGKILL"),
+    "recursion": ("exception", "type", "RecursionError"),
+}
+FEW = ["exit code", "segfault", "MemoryError"]
+
+
+@pytest.fixture
+def jobs(rig: Rig) -> Rig:
+    rig.settings["TASKGATE_HANDLERS"] = JOBS
+    return rig
+
+
+@pytest.mark.parametrize("kinds", [FEW, pytest.param(list(CAUSES), marks=LONG)], ids=["few", "all"])
+async def test_every_death_is_told_with_its_cause_and_ends_as_a_dead_letter(jobs: Rig, kinds: list[str]) -> None:
+    supervisor = await jobs.worker()
+    bystanders = [await accept(jobs, "async.neighbour", {"until": str(jobs.folder / "go")}) for _ in range(3)]
+    ids = {kind: await accept(jobs, "death", kind, max_attempts=2) for kind in kinds}
+
+    records = dict(zip(ids, await ended(jobs, *ids.values(), within_s=200), strict=True))
+    (jobs.folder / "go").touch()
+
+    for kind, record in records.items():
+        told, (wanted, field, value) = error(record), CAUSES[kind]
+        assert (record.status, record.attempt) == ("failed", 2), kind
+        assert (told["kind"], told[field]) == (wanted, value), kind
+        if wanted != "exception":
+            assert 200 * MIB < told["rss_peak_bytes"] < 400 * MIB, kind
+        retried = [data for name, data in await events(jobs, record.id) if data.get("status") == "retrying"]
+        assert [data["error"]["kind"] for data in retried] == [wanted], "the first attempt counts, and is told"
+    assert set(await jobs.store.dead_letters("default")) == set(ids.values())
+    if "segfault" in records:
+        assert "in death" in error(records["segfault"])["stack"]
+    for record in await ended(jobs, *bystanders):
+        assert (record.status, record.attempt) == ("succeeded", 1)
+    await whole(jobs, supervisor.pid, sync=2)
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=LONG)])
+async def test_a_death_is_visible_within_100_ms(jobs: Rig, rounds: int) -> None:
+    """The handler stamps the time right before; 5 × slack, for the median: a busy machine has its moments."""
+    await jobs.worker()
+    seen_ms = []
+    for _ in range(rounds):
+        task_id = await accept(jobs, "death", "exit code")
+        record = await eventually(lambda task_id=task_id: read(jobs, task_id), _has_error, within_s=30, every_s=0.005)  # type: ignore[misc]
+        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        [run] = [run for run in jobs.runs() if run.task_id == record.id]
+        seen_ms.append((now_ns - run.start) / 1e6)
+    print(f"death -> visible, ms: median {statistics.median(seen_ms):.0f}, most {max(seen_ms):.0f}")
+    assert statistics.median(seen_ms) < 5 * 100
+
+
+def _has_error(record: TaskRecord) -> bool:
+    return bool(record.error)
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(100, marks=LONG)])
+async def test_who_kills_an_async_child_is_charged_and_its_neighbours_run_once_more(jobs: Rig, count: int) -> None:
+    supervisor = await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
+    neighbours = [await accept(jobs, "async.neighbour", {"until": str(jobs.folder / "go")}) for _ in range(count - 1)]
+    await started(jobs, *neighbours)
+    poison = await accept(jobs, "async.death", "segfault", max_attempts=3)
+
+    [dead] = await ended(jobs, poison)
+    (jobs.folder / "go").touch()
+    records = await ended(jobs, *neighbours)
+
+    assert (dead.status, dead.attempt, error(dead)["signal"]) == ("failed", 3, "SIGSEGV")
+    assert {(record.status, record.attempt) for record in records} == {("succeeded", 1)}
+    runs = [sum(run.task_id == task_id for run in jobs.runs()) for task_id in neighbours]
+    assert max(runs) <= 4, "one run, and one more for each death"
+    await whole(jobs, supervisor.pid, sync=1, asynchronous=1)
+
+
+@pytest.mark.full
+async def test_who_blocks_the_loop_is_killed_at_its_timeout_and_its_neighbours_run_once_more(jobs: Rig) -> None:
+    await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
+    neighbours = [await accept(jobs, "async.neighbour", {"until": str(jobs.folder / "go")}) for _ in range(99)]
+    await started(jobs, *neighbours)
+    blocker = await accept(jobs, "async.blocks", {}, timeout_s=1)
+
+    [dead] = await ended(jobs, blocker)
+    (jobs.folder / "go").touch()
+    records = await ended(jobs, *neighbours)
+
+    assert (dead.status, error(dead)["kind"]) == ("failed", "timeout")
+    assert {(record.status, record.attempt) for record in records} == {("succeeded", 1)}
+
+
+async def test_who_blocks_the_loop_pays_for_the_timeouts_of_those_who_wait(jobs: Rig) -> None:
+    """The blocker has an hour; its neighbour has a second, and could not be asked to stop."""
+    await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
+    waits = await accept(jobs, "async.neighbour", {"until": str(jobs.folder / "go")}, timeout_s=2, max_attempts=2)
+    await started(jobs, waits)
+    blocker = await accept(jobs, "async.blocks", {})
+
+    [dead] = await ended(jobs, blocker)
+    (jobs.folder / "go").touch()
+    [record] = await ended(jobs, waits)
+
+    assert (dead.status, error(dead)["kind"]) == ("failed", "timeout")
+    assert "blocked the event loop" in error(dead)["message"]
+    assert (record.status, record.attempt) == ("succeeded", 1)
+
+
+@pytest.mark.full
+async def test_who_swallows_its_stop_is_charged_and_not_the_busy_one_beside_it(jobs: Rig) -> None:
+    await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
+    busy = await accept(jobs, "async.busy", {"until": str(jobs.folder / "go")})
+    stubborn = await accept(jobs, "async.swallows", timeout_s=1)
+
+    [dead] = await ended(jobs, stubborn)
+    (jobs.folder / "go").touch()
+    [record] = await ended(jobs, busy)
+
+    assert (dead.status, error(dead)["kind"]) == ("failed", "timeout")
+    assert (record.status, record.attempt) == ("succeeded", 1)
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(40, marks=LONG)])
+async def test_where_nobody_is_noted_each_runs_its_next_attempt_alone_and_poison_ends(jobs: Rig, count: int) -> None:
+    supervisor = await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
+    go = str(jobs.folder / "go")
+    neighbours = [await accept(jobs, "async.neighbour", {"until": go}) for _ in range(count - 1)]
+    await started(jobs, *neighbours)
+    poison = await accept(jobs, "async.dies_unseen", {}, max_attempts=2)
+    await started(jobs, poison)
+    (jobs.folder / "go").touch()
+
+    [dead, *records] = await ended(jobs, poison, *neighbours, within_s=100)
+
+    assert (dead.status, dead.attempt, error(dead)["signal"]) == ("failed", 2, "SIGSEGV")
+    assert {(record.status, record.attempt) for record in records} == {("succeeded", 1)}
+    assert ("status", {"status": "queued", "attempt": 0, "reason": "suspect"}) in await events(jobs, neighbours[0])
+    runs = jobs.runs()
+    [together] = {run.pid for run in runs if run.task_id == poison} & {
+        run.pid for run in runs if run.task_id in neighbours
+    }
+    second = {run.task_id for run in runs if run.task_id in neighbours and run.pid != together}
+    assert second == set(neighbours)
+    assert supervisor.poll() is None
+
+
+async def test_what_dies_before_its_handler_starts_counts_once_received(jobs: Rig) -> None:
+    """The payload's own validator kills the process."""
+    await jobs.worker()
+    [record] = await ended(jobs, await accept(jobs, "dies_early", {"value": 1}, max_attempts=2))
+
+    assert (record.status, record.attempt, error(record)["exit_code"]) == ("failed", 2, 11)
+
+
+@pytest.mark.full
+async def test_a_real_shortage_of_memory_is_told_as_such(jobs: Rig, memory_group: str) -> None:
+    """The kernel kills the child, and nothing else, in a control group of 400 MiB."""
+    supervisor = jobs.spawn("worker")
+    (jobs.folder / "group").symlink_to(memory_group)
+    with open(f"{memory_group}/cgroup.procs", "w") as group:  # noqa: PTH123
+        group.write(str(supervisor.pid))
+    await eventually(jobs.store.workers, lambda found: any(w.types for w in found), within_s=30)
+
+    [record] = await ended(jobs, await accept(jobs, "fills_memory"))
+
+    told = error(record)
+    assert (told["kind"], told["signal"]) == ("memory", "SIGKILL")
+    assert "out of memory" in told["message"]
+    assert told["rss_peak_bytes"] > 200 * MIB
+    [record] = await ended(jobs, await accept(jobs, "echo", 1))
+    assert record.status == "succeeded"
+    assert supervisor.poll() is None
+    jobs.processes.remove(supervisor)
+    supervisor.terminate()
+    await asyncio.to_thread(supervisor.wait)
+
+
+async def test_cancel_works_in_every_state(jobs: Rig) -> None:
+    await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
+    running = await accept(jobs, "beats", {"ms": 60_000})
+    await started(jobs, running)
+    queued = await accept(jobs, "beats", {"ms": 60_000})
+    retrying = await accept(jobs, "async.retries", max_attempts=5)
+    await eventually(lambda: read(jobs, retrying), lambda record: record.status == "retrying", within_s=20)
+
+    assert await jobs.store.cancel(queued) == "canceled"
+    assert await jobs.store.cancel(retrying) == "canceled"
+    assert await jobs.store.cancel(running) == "canceling"
+    assert await jobs.store.cancel(running) in ("canceling", "canceled")
+    [record] = await ended(jobs, running)
+    assert record.status == "canceled"
+    assert await jobs.store.cancel(running) == "canceled"
+    names = [name for name, _ in await events(jobs, running)]
+    assert names == ["status", "status", "stopping", "status"]
