@@ -112,6 +112,8 @@ class Runner:
             spec,
             size,
             guard=self._guard,
+            max_tasks=settings.child_max_tasks,
+            max_rss_bytes=settings.child_max_rss_mb and settings.child_max_rss_mb << 20,
             on_message=self._message,
             on_exit=self._exited,
             on_change=self._on_room,
