@@ -1,6 +1,7 @@
 """script: a caller out of step fails by name; a connection that breaks says what is known of the outcome."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -132,18 +133,27 @@ async def test_a_pool_that_is_used_up_did_nothing(redis_url: str) -> None:
 
 
 async def test_a_caller_that_is_cancelled_leaves_no_reply_for_the_next(own_server: Server) -> None:
-    async with _client(own_server.url) as client, Redis.from_url(own_server.url) as other:
+    async with _client(own_server.url) as client:
         store = Store(client)
         [task_id] = await submit(store)
-        await other.client_pause(200)
+        assert own_server.process is not None
+        own_server.process.send_signal(signal.SIGSTOP)
         reading = asyncio.ensure_future(store.read([task_id]))
-        for _ in range(50):  # enough to send it; the answer comes after the pause
-            await asyncio.sleep(0)
+        await _turns()
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-        await submit(store)
+        next_call = asyncio.ensure_future(submit(store, item := submission()))
+        await _turns()
+        own_server.process.send_signal(signal.SIGCONT)
+        assert await next_call == [item.id]
         assert (await read(store, task_id)).id == task_id
+
+
+async def _turns() -> None:
+    """Enough of them for a call to be sent; its answer does not come by itself."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
