@@ -36,12 +36,23 @@ def error_json(kind: ErrorKind, message: str, **facts: Any) -> bytes:
 
 def describe(error: BaseException, kind: ErrorKind = ErrorKind.EXCEPTION, *, message: str | None = None) -> bytes:
     """`error` with its type, message (or `message`) and traceback. Never raises, however hostile the exception is."""
+    memory = is_a(error, MemoryError) and kind is ErrorKind.EXCEPTION
     return error_json(
-        ErrorKind.MEMORY if is_a(error, MemoryError) and kind is ErrorKind.EXCEPTION else kind,
+        ErrorKind.MEMORY if memory else kind,
         message_of(error) if message is None else message,
         type=_type_name(error),
         traceback=_traceback(error),
+        **({"rss_peak_bytes": _peak_bytes()} if memory else {}),
     )
+
+
+def _peak_bytes() -> int | None:
+    """The most that this process had in memory."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, MemoryError, StopIteration):
+        return None
 
 
 def timeout_message(timeout_s: float) -> str:

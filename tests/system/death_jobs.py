@@ -151,22 +151,18 @@ def beats(payload: dict[str, Any], attempt: Attempt) -> None:
 
 @handler("starts", max_attempts=1)
 def starts(payload: dict[str, Any], attempt: Attempt) -> None:
-    """Starts processes that go on for an hour, then ends as `payload["then"]` says."""
+    """Starts processes that sleep for `s` seconds, then does as `then` says."""
+    sleep = f"sleep {payload['s']}"
     match payload["how"]:
         case "shell":
-            subprocess.Popen(["sh", "-c", "sleep 3600 & sleep 3600"])
+            subprocess.Popen(["sh", "-c", f"{sleep} & {sleep}"])
         case "own session":
-            subprocess.Popen(["sh", "-c", "sleep 3600 & sleep 3600"], start_new_session=True)
+            subprocess.Popen(["sh", "-c", f"{sleep} & {sleep}"], start_new_session=True)
         case "daemon":
-            if os.fork() == 0:
-                os.setsid()
-                if os.fork() == 0:
-                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-                    time.sleep(3600)
-                os._exit(0)
-            os.wait()
+            daemon = ["sh", "-c", f"trap '' TERM HUP; setsid sh -c '{sleep} & {sleep}' & exit 0"]
+            subprocess.run(daemon, check=True, start_new_session=True)
         case "clean environment":
-            subprocess.Popen(["sh", "-c", "sleep 3600"], start_new_session=True, env={"PATH": os.environ["PATH"]})
+            subprocess.Popen(["sh", "-c", sleep], start_new_session=True, env={"PATH": os.environ["PATH"]})
     stamp("start", attempt)
     match payload["then"]:
         case "sleep":
@@ -175,6 +171,22 @@ def starts(payload: dict[str, Any], attempt: Attempt) -> None:
             _swallows()
         case "crash":
             os._exit(9)
+
+
+@handler("shell_beats", max_attempts=1)
+def shell_beats(payload: dict[str, Any], attempt: Attempt) -> None:
+    """Waits for a shell that stamps hundredths of a second until it is killed."""
+    line = f"read up rest </proc/uptime; echo {attempt.id} ${{up%.*}}${{up#*.}}0000000"
+    script = f"while :; do {line} >>{os.environ['STAMPS']}.beats; sleep 0.005; done"
+    subprocess.run(["sh", "-c", script], check=False)
+
+
+@handler("async.beats", max_attempts=1)
+async def async_beats(payload: dict[str, Any], attempt: Attempt) -> None:
+    until = time.monotonic() + payload["ms"] / 1000
+    while time.monotonic() < until:
+        beat(attempt)
+        await asyncio.sleep(0.002)
 
 
 @handler("echo")
