@@ -19,6 +19,12 @@ CALLERS = 24
 
 
 @pytest.fixture
+def server_name() -> str:
+    """The client is what is tried here."""
+    return "valkey"
+
+
+@pytest.fixture
 async def client(redis_url: str) -> AsyncIterator[Redis]:
     """As a supervisor has it: 8 connections."""
     client = connect(load({}, redis_url=redis_url), "supervisor")
