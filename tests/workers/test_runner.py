@@ -1,0 +1,122 @@
+"""The runner: when it has room, and what it does about attempts that are another's."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from taskgate.contract.states import Status
+from taskgate.contract.store import Store
+from taskgate.settings import load
+from tests.contract.conftest import Hand, read, submit
+from tests.workers.conftest import JOBS, until
+from workers.claims import Room
+from workers.guard_client import GuardClient
+from workers.holdings import Holding
+from workers.lease import Lease
+from workers.outbox import Outbox
+from workers.runner import Runner
+from workers.slot import boot_ns
+
+NONE = Room(0, 0, 0, 0)
+
+
+@pytest.fixture
+async def guard() -> AsyncIterator[GuardClient]:
+    guard = GuardClient(pause_s=30)
+    await guard.start()
+    yield guard
+    await guard.close()
+
+
+@pytest.fixture
+async def lease(guard: GuardClient) -> Lease:
+    lease = Lease(60, guard)
+    lease.answered(boot_ns())
+    return lease
+
+
+@pytest.fixture
+async def runner(store: Store, lease: Lease, guard: GuardClient) -> AsyncIterator[Runner]:
+    runner = Runner(
+        load({}, handlers=(JOBS,), worker_processes=1, async_processes=0),
+        store,
+        Outbox(store, "w1", lease),
+        lease,
+        guard,
+        worker_id="w1",
+        now_ms=lambda: 0,
+        on_room=lambda: None,
+        on_types=lambda: None,
+    )
+    yield runner
+    for pool in runner.pools.values():
+        await pool.stop()
+
+
+async def held(runner: Runner, store: Store) -> Holding:
+    """A task of w1, which the runner holds and w2 has taken over."""
+    await submit(store)
+    w1, w2 = Hand(store, "w1"), Hand(store, "w2")
+    await w1.beat()
+    await w2.beat()
+    holding = Holding(await w1.claim_one())
+    runner.holdings.add(holding)
+    await w2.reap(w1)
+    await w2.claim_one()
+    return holding
+
+
+async def test_there_is_no_room_past_the_lease(runner: Runner, lease: Lease) -> None:
+    runner.pools["sync"].fill()
+    await until(lambda: runner.room().sync == 1)
+
+    lease.answered(boot_ns() - 60 * 10**9)
+    assert runner.room() == NONE
+    lease.answered(boot_ns())
+    assert runner.room().sync == 1
+
+
+async def test_there_is_no_room_while_the_guard_is_away(runner: Runner, guard: GuardClient) -> None:
+    runner.pools["sync"].fill()
+    await until(lambda: runner.room().sync == 1)
+    assert guard.pid
+
+    os.kill(guard.pid, signal.SIGKILL)
+    await until(lambda: not guard.alive)
+    assert runner.room() == NONE
+    await until(lambda: runner.room().sync == 1)
+
+
+async def test_a_stale_end_changes_nothing_and_is_counted(runner: Runner, store: Store) -> None:
+    holding = await held(runner, store)
+    before = await read(store, holding.id)
+
+    runner.ends.finish(holding, "succeeded", result=b"1")
+
+    await until(lambda: not len(runner.holdings))
+    assert runner.ends.stale_writes == 1
+    assert await read(store, holding.id) == before
+    assert before.status is Status.RUNNING
+
+
+async def test_a_stale_report_changes_nothing_and_is_counted(runner: Runner, store: Store) -> None:
+    holding = await held(runner, store)
+    before = await read(store, holding.id)
+
+    holding.checkpoint = b"1"
+    runner.telemetry.flush(holding)
+
+    await until(lambda: runner.ends.stale_writes == 1)
+    assert await read(store, holding.id) == before
+
+
+async def test_what_is_lost_is_that_very_attempt(runner: Runner, store: Store) -> None:
+    """The answer to a beat may be late: it must not hit the next attempt of the same task."""
+    holding = await held(runner, store)
+
+    runner.lost(holding.id, holding.task.epoch - 1)
+    assert len(runner.holdings) == 1
+    runner.lost(holding.id, holding.task.epoch)
+    assert len(runner.holdings) == 0
