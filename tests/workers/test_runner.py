@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from taskgate.contract.models import Served
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 from taskgate.settings import load
-from tests.contract.conftest import Hand, read, submit
+from tests.contract.conftest import Hand, read, submission, submit
 from tests.workers.conftest import JOBS, until
 from workers.claims import Room
 from workers.guard_client import GuardClient
@@ -87,6 +88,22 @@ async def test_there_is_no_room_while_the_guard_is_away(runner: Runner, guard: G
     await until(lambda: not guard.alive)
     assert runner.room() == NONE
     await until(lambda: runner.room().sync == 1)
+
+
+async def test_what_a_child_has_received_is_not_taken_back(runner: Runner, store: Store, lease: Lease) -> None:
+    runner.pools["sync"].fill()
+    await until(lambda: runner.room().sync == 1)
+    w1 = Hand(store, "w1")
+    await w1.beat()
+    [task_id] = await submit(store, submission("sleeps", b"0.3"))
+    [task] = await w1.claim(served=[Served("default", "sleeps", "sync")])
+
+    runner.handover.take([task], lease.deadline_ns)
+    await until(lambda: any(child.received() for child in runner.pools["sync"].children))
+    runner.take_back_unread()
+
+    await until(lambda: not len(runner.holdings))
+    assert (await read(store, task_id)).status is Status.SUCCEEDED
 
 
 async def test_a_stale_end_changes_nothing_and_is_counted(runner: Runner, store: Store) -> None:
