@@ -1,6 +1,7 @@
 """What must be true of the stored whole after any series of transitions."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from redis.asyncio import Redis
@@ -11,41 +12,61 @@ from taskgate.contract.states import FINAL, WAITING, Status
 from taskgate.contract.store import Store
 
 PREFIX = keys.prefix(0)
+FOR_EVER = (
+    "queues", "lanes:", "lane:", "ready:", "wake:", "due", "held:", "beats", "dead:", "final", "heavy", "all:", "usage",
+    "types",
+)  # fmt: skip
+"""Indexes whose entries the other checks account for, one by one; anything else must end by itself."""
+
+
+_DUMP = """
+local dump = {}
+for _, key in ipairs(redis.call("KEYS", "*")) do
+    local kind = redis.call("TYPE", key).ok
+    local read = {
+        string = { "GET" },
+        hash = { "HGETALL" },
+        list = { "LRANGE", 0, -1 },
+        set = { "SMEMBERS" },
+        zset = { "ZRANGE", 0, -1, "WITHSCORES" },
+        stream = { "XRANGE", "-", "+" },
+    }
+    table.insert(read[kind], 2, key)
+    dump[#dump + 1] = { key, kind, redis.call(unpack(read[kind])), redis.call("PTTL", key) }
+end
+return dump
+"""
 
 
 async def everything(redis: Redis) -> dict[str, Any]:
     """All keys and their values: equal before and after means that nothing happened."""
-    names = [key async for key in redis.scan_iter(count=1000)]
-    pipeline = redis.pipeline(transaction=False)
-    for name in names:
-        pipeline.type(name)
-    kinds = await pipeline.execute()
-    for name, kind in zip(names, kinds, strict=True):
-        match kind:
-            case b"string":
-                pipeline.get(name)
-            case b"hash":
-                pipeline.hgetall(name)
-            case b"list":
-                pipeline.lrange(name, 0, -1)
-            case b"set":
-                pipeline.smembers(name)
-            case b"zset":
-                pipeline.zrange(name, 0, -1, withscores=True)
-            case b"stream":
-                pipeline.xrange(name)
-    values = await pipeline.execute()
-    return {name.decode(): value for name, value in zip(names, values, strict=True)}
+    return {name: value for name, (value, _) in (await _dump(redis)).items()}
+
+
+async def _dump(redis: Redis) -> dict[str, tuple[Any, int]]:
+    """Values and what is left of their lives in ms (-1: for ever), in one call."""
+    shapes: dict[bytes, Callable[[Any], Any]] = {b"hash": _pairs, b"zset": _pairs, b"set": set}
+    reply = await redis.eval(_DUMP, 0)
+    return {name.decode(): (shapes.get(kind, _same)(value), left_ms) for name, kind, value, left_ms in reply}
+
+
+def _pairs(flat: list[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 async def check(redis: Redis, store: Store) -> None:
     """Counters, fair orders, markers, holders, due times and life times agree with the records."""
-    found = await everything(redis)
+    dump = await _dump(redis)
+    found = {name: value for name, (value, _) in dump.items()}
     records = await _records(found, store)
     _check_counters(found, records)
     _check_orders(found, records)
     _check_places(found, records)
-    await _check_life_times(redis, found, records)
+    _check_life_times({name: left_ms for name, (_, left_ms) in dump.items()}, records)
 
 
 async def _records(found: dict[str, Any], store: Store) -> dict[str, TaskRecord]:
@@ -96,7 +117,7 @@ def _check_orders(found: dict[str, Any], records: dict[str, TaskRecord]) -> None
 
 def _check_places(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
     wanted: dict[str, set[str]] = defaultdict(set)
-    due = _members(found, "due").get("due", set())
+    due: dict[str, float] = {}
     for task_id, record in records.items():
         if record.status in (Status.RUNNING, Status.CANCELING):
             wanted[f"held:{record.worker}"].add(task_id)
@@ -108,20 +129,23 @@ def _check_places(found: dict[str, Any], records: dict[str, TaskRecord]) -> None
             if kept >= 3072 and record.status is not Status.FAILED:
                 wanted["heavy"].add(f"{record.spec.queue}:{record.spec.tenant}:{task_id}:{kept}")
         wanted[f"all:{record.spec.tenant}"].add(task_id)
-        assert task_id in due or record.status not in (Status.SCHEDULED, Status.RETRYING)
-        assert task_id not in due or record.status in WAITING
+        times = [] if record.status not in WAITING or record.status is Status.QUEUED else [record.due_ms]
+        if record.status in WAITING and record.deadline_ms and b"met" not in found[f"{PREFIX}task:{task_id}"]:
+            times.append(record.deadline_ms)
+        if times:
+            due[task_id] = min(times)
     assert _members(found, "held:", "dead:", "final", "heavy", "all:") == wanted
+    assert {each.decode(): float(at) for each, at in found.get(f"{PREFIX}due", {}).items()} == due
 
 
-async def _check_life_times(redis: Redis, found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
-    names = [key for key in found if key.startswith(f"{PREFIX}task:")]
-    pipeline = redis.pipeline(transaction=False)
-    for name in names:
-        pipeline.pttl(name)
-    for name, left_ms in zip(names, await pipeline.execute(), strict=True):
-        record = records.get(name.split(":")[3])
-        lives = record is not None and record.status not in FINAL and not name.endswith(":alive")
-        assert (left_ms > 0) != lives, f"{name}: of {record and record.status}"
+def _check_life_times(left: dict[str, int], records: dict[str, TaskRecord]) -> None:
+    for name, left_ms in left.items():
+        if name.startswith(f"{PREFIX}task:"):
+            record = records.get(name.split(":")[3])
+            lives = record is not None and record.status not in FINAL and not name.endswith(":alive")
+            assert (left_ms > 0) != lives, f"{name}: of {record and record.status}"
+        elif not name.removeprefix(PREFIX).startswith(FOR_EVER):
+            assert left_ms > 0, f"{name} lives for ever"
 
 
 def _members(found: dict[str, Any], *starts: str) -> dict[str, set[str]]:
@@ -129,5 +153,5 @@ def _members(found: dict[str, Any], *starts: str) -> dict[str, set[str]]:
     for key, value in found.items():
         name = key.removeprefix(PREFIX)
         if name.startswith(starts):
-            members[name] = {(each[0] if isinstance(each, tuple | list) else each).decode() for each in value}
+            members[name] = {each.decode() for each in value}
     return members

@@ -1,0 +1,422 @@
+"""A life of the store, step by step, and what must be true after each step; test_model.py lets Hypothesis choose."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from taskgate.contract.errors import (
+    IdempotencyConflict,
+    NoSuchWorker,
+    NotCancelable,
+    NotDead,
+    QueueFull,
+    TaskNotFound,
+)
+from taskgate.contract.models import (
+    Accepted,
+    BeatValue,
+    Finish,
+    HandBack,
+    Held,
+    Limits,
+    Report,
+    Served,
+    Submission,
+    TaskRecord,
+)
+from taskgate.contract.states import FINAL, Status
+from taskgate.contract.store import Store
+from tests.contract import invariants
+from tests.contract.conftest import LEASE_MS, submission, worker_info
+from tests.contract.reference import (
+    DEAD_RETENTION_MS,
+    HELD,
+    RETENTION_MS,
+    Fairness,
+    Lane,
+    Reference,
+    Task,
+    Token,
+    tokens,
+)
+
+T = TypeVar("T")
+SERVED = [
+    Served(queue, name, kind)
+    for queue in ("default", "second")
+    for name, kind in (("echo", "sync"), ("other", "sync"), ("get", "async"))
+]
+WORKERS = ("w1", "w2", "w3")
+
+
+class Life:
+    """One store, three supervisors, clients. Store and reference make every step, and their answers must agree."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._redis = Redis.from_url(redis_url, protocol=2)
+        self._run(self._redis.flushall())
+        self.now_ms = 1_800_000_000_000
+        self._store = Store(
+            self._redis, clock=self._clock, retention_ms=RETENTION_MS, dead_retention_ms=DEAD_RETENTION_MS
+        )
+        self._reference = Reference(SERVED, self._clock)
+        self._fairness = Fairness()
+        self._submitted: list[str] = []
+        self._sent: list[Submission] = []
+        self._tokens: list[Token] = []
+        self._values: dict[str, list[BeatValue]] = defaultdict(list)
+        """Beat values that others may have watched, the newest last."""
+        self._versions: dict[str, tuple[int, Status]] = {}
+        self._ends: dict[str, tuple[int, Status]] = {}
+        """Purge time and status of every task that has ended."""
+
+    def close(self) -> None:
+        self._run(self._redis.aclose())
+        self._loop.close()
+
+    def _clock(self) -> int:
+        return self.now_ms
+
+    def _run(self, call: Coroutine[Any, Any, T] | Awaitable[T]) -> T:
+        return self._loop.run_until_complete(call)
+
+    def _again(self, repeat: bool, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Send it again, if its reply was lost: nothing changes. The second answer."""
+        if not repeat:
+            return None
+        before = self._run(invariants.everything(self._redis))
+        second = self._run(call())
+        assert self._run(invariants.everything(self._redis)) == before, "a repeat had a second effect"
+        return second
+
+    def _task(self, item: Submission, *, max_attempts: int) -> Task:
+        start = self.now_ms + item.delay_ms
+        return Task(
+            id=item.id,
+            lane=Lane(item.queue, item.type, alone=False),
+            tenant=item.tenant,
+            created_ms=self.now_ms,
+            score=self.now_ms - item.priority * 60_000,
+            max_attempts=max_attempts,
+            status=Status.SCHEDULED if item.delay_ms else Status.QUEUED,
+            due_ms=start,
+            deadline_ms=self.now_ms + item.deadline_ms if item.deadline_ms else None,
+        )
+
+    def submit(
+        self,
+        *,
+        name: str,
+        tenants: str,
+        count: int,
+        max_attempts: int,
+        key: str,
+        body: str,
+        limit: int,
+        repeat: bool,
+        **more: Any,
+    ) -> None:
+        """Of `tenants` in turn."""
+        items = [
+            submission(name, key=key, body=body, max_attempts=max_attempts, tenant=tenants[n % len(tenants)], **more)
+            for n in range(count)
+        ]
+        replies = self._submit(items, max_attempts=max_attempts, limit=limit)
+        accepted = [item for item, reply in zip(items, replies, strict=True) if reply == "ok"]
+        if accepted:
+            second = self._again(repeat, lambda: self._store.submit(accepted, Limits(tasks=limit)))
+            assert second in (None, [Accepted(item.id, replayed=False) for item in accepted])
+
+    def _submit(self, items: list[Submission], *, max_attempts: int, limit: int) -> list[str]:
+        replies = self._run(self._store.submit(items, Limits(tasks=limit)))
+        answers = [_answer(item, reply) for item, reply in zip(items, replies, strict=True)]
+        for item, answer in zip(items, answers, strict=True):
+            task = self._task(item, max_attempts=max_attempts)
+            wanted = self._reference.submit(task, key=item.idempotency_key, fingerprint=item.fingerprint, limit=limit)
+            assert answer == wanted
+            if answer == "ok":
+                self._submitted.append(item.id)
+        return answers
+
+    def beat(self, worker: str, forgotten: int, foreign: bool) -> None:
+        """Some claims are not named (their reply was lost), and some that are named belong to others by now."""
+        own = sorted(self._reference.held(worker))
+        stale = [each for each in self._tokens if each.worker == worker and each not in own][-2:] if foreign else []
+        named = own[forgotten:] + stale
+        names = [Held(each.task_id, each.epoch) for each in named]
+        info = msgspec.structs.replace(
+            worker_info(worker), types=["echo:0", "other:0", "get:0"], queues=["default", "second"]
+        )
+        answer = self._run(self._store.beat(0, info, held=names, served=SERVED))
+        before = self._reference.beats.get(worker)
+        assert before is None or answer.counter == before.counter + 1
+        self._reference.beats[worker] = BeatValue(answer.counter, LEASE_MS)
+        self._values[worker].append(answer.beats[worker])
+        assert answer.beats == self._reference.beats
+        assert answer.lost == [Held(each.task_id, each.epoch) for each in stale]
+        assert sorted(answer.unknown) == [Held(each.task_id, each.epoch) for each in own[:forgotten]]
+        canceling = {each.task_id for each in named if self._status(each.task_id) is Status.CANCELING}
+        assert set(answer.canceling) == canceling - {each.task_id for each in stale}
+        assert answer.next_due_ms == self._reference.next_due_ms()
+        slots = {self._reference.slot(lane) for lane, _ in self._reference.queued()}
+        assert answer.claimable == bool(slots - {None})
+
+    def _status(self, task_id: str) -> Status | None:
+        return self._reference.tasks[task_id].status if task_id in self._reference.tasks else None
+
+    def claim(self, worker: str, sync: int, asynchronous: int, alone: int) -> None:
+        """One that was reaped, or has left, notices and beats again first."""
+        if worker not in self._reference.beats:
+            with pytest.raises(NoSuchWorker):
+                self._claim(worker, sync, asynchronous, alone)
+            self.beat(worker, 0, False)
+        free = {"sync": sync, "async": asynchronous, "alone": alone}
+        before = self._reference.queued()
+        claimed = self._claim(worker, sync, asynchronous, alone)
+        for token in claimed:
+            task = self._reference.start(token)
+            free[str(self._reference.slot(task.lane))] -= 1
+        self._tokens += claimed
+        self._expire_at_the_claim()
+        assert min(free.values()) >= 0, "more than there are slots"
+        after = self._reference.queued()
+        idle = {slot for slot, left in free.items() if left > 0}
+        assert not idle & {self._reference.slot(lane) for lane, _ in after}, "slots stay free though something waits"
+        for place, ids in before.items():
+            gone = [task_id for task_id in ids if task_id not in after[place]]
+            assert gone == ids[: len(gone)], "not in the order of their scores"
+        self._check_fairness(claimed, before, after)
+
+    def _claim(self, worker: str, sync: int, asynchronous: int, alone: int) -> list[Token]:
+        call = self._store.claim(
+            0, worker, served=SERVED, free_sync=sync, free_async=asynchronous, free_alone=alone, lease_ms=LEASE_MS
+        )
+        return tokens(worker, self._run(call))
+
+    def _expire_at_the_claim(self) -> None:
+        """The claim meets tasks whose deadline has passed: which, only its order tells."""
+        waiting = [task for task in self._reference.tasks.values() if task.status is Status.QUEUED]
+        for task, record in zip(waiting, self._read([task.id for task in waiting]), strict=True):
+            if record is not None and record.status is Status.EXPIRED:
+                self._reference.expire(task)
+
+    def _check_fairness(
+        self, claimed: list[Token], before: dict[tuple[Lane, str], list[str]], after: dict[tuple[Lane, str], list[str]]
+    ) -> None:
+        """Tenants compete within a lane, lanes within what needs the same slots of a queue."""
+        taken = [self._reference.tasks[token.task_id] for token in claimed]
+        by_tenant = Counter((str(task.lane), task.tenant) for task in taken)
+        by_lane = Counter((self._group(task.lane), str(task.lane)) for task in taken)
+        had, has = _competitors(self._group, before), _competitors(self._group, after)
+        for group, competitors in had.items():
+            given = {who: count for (where, who), count in (by_tenant | by_lane).items() if where == group}
+            self._fairness.took(group, competitors, given, has.get(group, set()))
+
+    def _group(self, lane: Lane) -> str:
+        return f"{lane.queue}:{self._reference.slot(lane)}"
+
+    def work(self, worker: str, sync: int, asynchronous: int, ends: list[tuple[str, int]]) -> None:
+        """As most of a life goes: claim and finish. What goes beyond `ends` is left running."""
+        before = len(self._tokens)
+        self.claim(worker, sync, asynchronous, 1)
+        for token, (outcome, delay_ms) in zip(self._tokens[before:], ends, strict=False):
+            self._finish(token, outcome, delay_ms=delay_ms, submits=0, repeat=False)
+
+    def _picked(self, pick: int, live: bool) -> Token:
+        """Counted back from the newest: of those who still hold their task, or of all ever given."""
+        held = [token for token in self._tokens if self._reference.refusal(token) is None] if live else []
+        chosen = held or self._tokens or [Token(submission().id, "w1", 1)]
+        return chosen[-1 - pick % len(chosen)]
+
+    def finish(self, pick: int, live: bool, outcome: str, delay_ms: int, submits: int, repeat: bool) -> None:
+        """By any token ever given: those of a supervisor that was frozen and wakes, too."""
+        self._finish(self._picked(pick, live), outcome, delay_ms=delay_ms, submits=submits, repeat=repeat)
+
+    def _finish(self, token: Token, outcome: str, *, delay_ms: int, submits: int, repeat: bool) -> None:
+        task = self._reference.tasks.get(token.task_id)
+        items = [submission("echo", tenant="a", delay_ms=delay_ms) for _ in range(submits)]
+        item = Finish(
+            id=token.task_id,
+            epoch=token.epoch,
+            outcome=outcome,
+            result=b'"done"' if outcome == "succeeded" else b"",
+            error=b'{"kind":"exception"}' if outcome in ("failed", "retry") else b"",
+            retry_delay_ms=delay_ms,
+            max_attempts=task.max_attempts if task else 3,
+            retention_ms=RETENTION_MS,
+            dead_retention_ms=DEAD_RETENTION_MS,
+            submitted=items,
+        )
+
+        async def call() -> list[str]:
+            return await self._store.finish(0, token.worker, [item])
+
+        wanted = self._reference.finish(
+            token, outcome, delay_ms=delay_ms, submitted=[self._task(each, max_attempts=3) for each in items]
+        )
+        assert self._run(call()) == [wanted]
+        self._submitted += [each.id for each in items if each.id in self._reference.tasks]
+        assert self._again(repeat, call) in (None, [wanted if wanted in ("stale", "not_found") else "done"])
+
+    def hand_back(
+        self, pick: int, live: bool, counted: bool, delay_ms: int, ran: bool, reason: str, repeat: bool
+    ) -> None:
+        token = self._picked(pick, live)
+        item = HandBack(
+            id=token.task_id,
+            epoch=token.epoch,
+            counted=counted,
+            delay_ms=delay_ms,
+            ran=ran,
+            reason=reason,
+            retention_ms=RETENTION_MS,
+        )
+
+        async def call() -> list[str]:
+            return await self._store.hand_back(0, token.worker, [item])
+
+        wanted = self._reference.hand_back(token, counted=counted, delay_ms=delay_ms, ran=ran, reason=reason)
+        assert self._run(call()) == [wanted]
+        assert self._again(repeat, call) in (None, [wanted if wanted in ("stale", "not_found") else "done"])
+
+    def report(self, pick: int, live: bool, number: int, repeat: bool) -> None:
+        token = self._picked(pick, live)
+        item = Report(id=token.task_id, epoch=token.epoch, number=number, progress=b'{"current":1}', health="waiting")
+
+        async def call() -> list[str]:
+            return await self._store.report(0, token.worker, [item])
+
+        wanted = self._reference.report(token, number)
+        assert self._run(call()) == [wanted]
+        assert self._again(repeat, call) in (None, [wanted if wanted in ("stale", "not_found") else "done"])
+
+    def _some_id(self, pick: int) -> str:
+        chosen = self._submitted or [submission().id]
+        return chosen[-1 - pick % len(chosen)]
+
+    def cancel(self, pick: int, live: bool, repeat: bool) -> None:
+        task_id = self._picked(pick, live).task_id if live and self._tokens else self._some_id(pick)
+
+        async def call() -> str:
+            try:
+                return str(await self._store.cancel(task_id))
+            except (TaskNotFound, NotCancelable) as error:
+                return "not_found" if isinstance(error, TaskNotFound) else "final"
+
+        wanted = self._reference.cancel(task_id)
+        assert self._run(call()) == wanted
+        assert self._again(repeat, call) in (None, wanted)
+
+    def redrive(self, pick: int, live: bool, request: str, limit: int, repeat: bool) -> None:
+        dead = [task_id for task_id in self._submitted if self._status(task_id) is Status.FAILED] if live else []
+        task_id = dead[-1 - pick % len(dead)] if dead else self._some_id(pick)
+
+        async def call() -> str:
+            try:
+                await self._store.redrive(task_id, request_id=request, limits=Limits(tasks=limit))
+            except (TaskNotFound, NotDead, QueueFull) as error:
+                return {TaskNotFound: "not_found", NotDead: "not_dead", QueueFull: "full"}[type(error)]
+            return "ok"
+
+        wanted = self._reference.redrive(task_id, request, limit=limit)
+        if wanted == "ok":
+            self._ends.pop(task_id, None)
+        assert self._run(call()) == wanted
+        if wanted == "ok":
+            assert self._again(repeat, call) in (None, "ok")
+
+    def reap(self, worker: str, pick: int, repeat: bool) -> None:
+        """By the value that another one watched: of this beat, or of one before, since which it has lived on."""
+        seen = self._values[worker] or [BeatValue(1, LEASE_MS)]
+        watched = seen[-1 - pick % len(seen)]
+
+        async def call() -> int | None:
+            return await self._store.reap(0, worker, watched=watched)
+
+        wanted = 0 if self._reference.reap(worker, watched) else None
+        assert self._run(call()) == wanted
+        assert self._again(repeat, call) is None
+
+    def goodbye(self, worker: str) -> None:
+        """Refused to one that holds something."""
+        assert self._run(self._store.goodbye(0, worker)) == self._reference.goodbye(worker)
+
+    def fail_unserved(self, worker: str, name: str) -> None:
+        lane = Lane("default", name, alone=False)
+        call = self._store.fail_unserved(0, worker, queue=lane.queue, task_type=name, after_s=60)
+        assert self._run(call) == self._reference.fail_unserved(worker, lane)
+
+    def time_passes(self, by_ms: int, due: bool, trim: bool, repeat: bool) -> None:
+        """Redis' clock may also jump: that ends no attempt, and breaks nothing. What is due may be noticed later."""
+        self.now_ms += by_ms
+        if due:
+            self._reference.promote()
+            wanted = self.now_ms, self._reference.next_due_ms()
+            assert self._run(self._store.promote(0)) == wanted
+            assert self._again(repeat, lambda: self._store.promote(0)) in (None, wanted)
+        if trim:
+            assert self._run(self._store.trim(0)) == self._reference.trim()
+
+    def _read(self, ids: list[str]) -> list[TaskRecord | None]:
+        return self._run(self._store.read(ids)) if ids else []
+
+    def check(self) -> None:
+        """What is stored agrees with itself, and with the reference."""
+        self._run(invariants.check(self._redis, self._store))
+        ids = list(dict.fromkeys(self._submitted))
+        for task_id, record in zip(ids, self._read(ids), strict=True):
+            task = self._reference.tasks.get(task_id)
+            assert (task is None) == (record is None), f"kept or trimmed: {record}"
+            if task is not None and record is not None:
+                _compare(task, record)
+                self._check_life(record)
+        self._fairness.only(_competitors(self._group, self._reference.queued()))
+
+    def _check_life(self, record: TaskRecord) -> None:
+        version, status = self._versions.get(record.id, (0, record.status))
+        assert record.version > version or (record.version, record.status) == (version, status), "versions grow"
+        self._versions[record.id] = record.version, record.status
+        if record.status in FINAL:
+            end = record.purge_ms, record.status
+            assert self._ends.setdefault(record.id, end) == end, "a final state changed"
+        else:
+            assert record.id not in self._ends, "a final state was left"
+
+
+def _competitors(group: Callable[[Lane], str], queued: dict[tuple[Lane, str], list[str]]) -> dict[str, set[str]]:
+    """Who has something waiting: tenants by lane, and lanes by what they compete for."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for (lane, tenant), ids in queued.items():
+        if ids:
+            found[str(lane)].add(tenant)
+            found[group(lane)].add(str(lane))
+    return found
+
+
+def _answer(item: Submission, reply: Accepted | QueueFull | IdempotencyConflict) -> str:
+    match reply:
+        case Accepted(task_id, replayed):
+            return task_id if replayed else "ok"
+        case QueueFull():
+            assert reply.queue == item.queue
+            assert reply.retry_after_s > 0
+            return "full"
+    return "conflict"
+
+
+def _compare(task: Task, record: TaskRecord) -> None:
+    seen = record.status, record.attempt, record.epoch, record.deadline_ms, record.created_ms
+    assert seen == (task.status, task.attempt, task.epoch, task.deadline_ms or 0, task.created_ms)
+    if task.status in HELD:
+        assert record.worker == task.worker
+    if task.status in (Status.SCHEDULED, Status.RETRYING):
+        assert record.due_ms == task.due_ms
+    if task.status in FINAL:
+        assert record.purge_ms == task.purge_ms
+    assert record.has_result == (task.status is Status.SUCCEEDED)

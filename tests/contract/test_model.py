@@ -1,0 +1,135 @@
+"""The store as a whole, driven by Hypothesis: supervisors that crash, freeze and wake, lost replies, jumping clocks.
+
+After every step what is stored must agree with itself (invariants.py) and with the reference (reference.py). A failure
+prints the shortest series of steps that shows it, as code that can be run again.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from tests.contract.life import WORKERS, Life
+
+DELAY_MS = st.sampled_from([0, 0, 50, 3000])
+OUTCOME = st.sampled_from(["retry", "succeeded", "failed", "canceled"])
+PICK = st.integers(0, 12)
+"""Counts back from the newest: what was made long ago is picked now and then."""
+LIVE = st.sampled_from([True, True, False])
+"""Whether one that fits the step, or any."""
+REPEAT = st.sampled_from([False, False, True])
+"""Whether the reply was lost, so that the caller sends the same again."""
+
+
+def _step(method: Any, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    return st.fixed_dictionaries(arguments).map(lambda chosen: (method.__name__, chosen))
+
+
+_worker = st.sampled_from(WORKERS)
+_slots = {"sync": st.sampled_from([2, 1, 4, 0]), "asynchronous": st.sampled_from([1, 3, 0])}
+_submit = _step(
+    Life.submit,
+    name=st.sampled_from(["echo", "echo", "other", "get", "strange"]),
+    tenants=st.sampled_from(["a", "ab", "b"]),
+    queue=st.sampled_from(["default", "default", "second"]),
+    priority=st.sampled_from([5, 5, 9]),
+    delay_ms=DELAY_MS,
+    deadline_ms=st.sampled_from([0, 0, 40, 5000]),
+    max_attempts=st.sampled_from([2, 1, 3]),
+    key=st.sampled_from(["", "", "k"]),
+    body=st.sampled_from(["one", "one", "two"]),
+    limit=st.sampled_from([100, 100, 100, 3]),
+    count=st.integers(1, 6),
+    repeat=REPEAT,
+)
+_work = _step(Life.work, worker=_worker, **_slots, ends=st.lists(st.tuples(OUTCOME, DELAY_MS), min_size=1, max_size=4))
+_finish = _step(
+    Life.finish, pick=PICK, live=LIVE, outcome=OUTCOME, delay_ms=DELAY_MS, submits=st.integers(0, 2), repeat=REPEAT
+)
+STEPS = st.one_of(
+    _submit,
+    _work,
+    _step(Life.claim, worker=_worker, **_slots, alone=st.sampled_from([1, 0])),
+    _finish,
+    _step(
+        Life.hand_back,
+        pick=PICK,
+        live=LIVE,
+        counted=st.booleans(),
+        delay_ms=DELAY_MS,
+        ran=st.booleans(),
+        reason=st.sampled_from(["drain", "neighbour", "suspect", "unknown"]),
+        repeat=REPEAT,
+    ),
+    _step(
+        Life.time_passes,
+        by_ms=st.sampled_from([100, 1, 10, 4000, 50_000, 600_000, -1, -5000, -600_000]),
+        due=st.sampled_from([True, False]),
+        trim=st.booleans(),
+        repeat=REPEAT,
+    ),
+    _step(Life.beat, worker=_worker, forgotten=st.integers(0, 2), foreign=st.booleans()),
+    _step(Life.reap, worker=_worker, pick=st.sampled_from([0, 0, 1]), repeat=REPEAT),
+    _step(Life.cancel, pick=PICK, live=LIVE, repeat=REPEAT),
+    _step(
+        Life.redrive,
+        pick=PICK,
+        live=LIVE,
+        request=st.sampled_from(["r1", "r2", "r3"]),
+        limit=st.sampled_from([100, 100, 2]),
+        repeat=REPEAT,
+    ),
+    _step(Life.report, pick=PICK, live=LIVE, number=st.integers(1, 3), repeat=REPEAT),
+    _step(Life.fail_unserved, worker=_worker, name=st.sampled_from(["strange", "echo"])),
+    _step(Life.goodbye, worker=_worker),
+    # Most of any life is this.
+    _submit,
+    _work,
+    _finish,
+)
+
+
+class Machine(RuleBasedStateMachine):
+    """One rule, not one for each step: Hypothesis would leave out half of the rules in half of the lives."""
+
+    redis_url: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.life = Life(self.redis_url)
+
+    @rule(step=STEPS)
+    def step(self, step: tuple[str, dict[str, Any]]) -> None:
+        name, arguments = step
+        getattr(self.life, name)(**arguments)
+
+    @invariant()
+    def all_agrees(self) -> None:
+        self.life.check()
+
+    def teardown(self) -> None:
+        self.life.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("lives", "steps"), [(12, 40), pytest.param(300, 60, marks=pytest.mark.full)])
+def test_whatever_happens_in_whatever_order_the_store_keeps_its_promises(
+    redis_url: str, lives: int, steps: int
+) -> None:
+    class Here(Machine):
+        pass
+
+    Here.redis_url = redis_url
+    run_state_machine_as_test(
+        Here,
+        settings=settings(
+            max_examples=lives,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
