@@ -40,7 +40,7 @@ class Server:
             self.process = subprocess.Popen(
                 [*command, "--save", "", "--stream-node-max-bytes", "512", *options], stdout=log, stderr=log
             )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60  # a test may have it load a long file
         while not self._answers():
             if time.monotonic() > deadline or self.process.poll() is not None:
                 raise AssertionError((self.folder / "log").read_text()[-2000:])

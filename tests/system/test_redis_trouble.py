@@ -53,10 +53,10 @@ async def away_20_s(rig: Rig) -> None:
     await back(rig)
 
 
-async def loading(rig: Rig) -> None:
-    """A file of 4,000 writes that takes at least 4 s: every command is answered LOADING meanwhile."""
+async def loading(rig: Rig, writes: int = 4000) -> None:
+    """A file of so many writes, a millisecond each to load: every command is answered LOADING meanwhile."""
     async with rig.redis.pipeline(transaction=False) as pipeline:
-        for number in range(4000):
+        for number in range(writes):
             pipeline.set("ballast", number)
         await pipeline.execute()
     rig.server.stop(signal.SIGTERM)
