@@ -1,0 +1,86 @@
+"""A rig whose handlers tick, and what their ticks show."""
+
+import os
+import signal
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.conftest import eventually
+from tests.system.rig import FINAL, Rig, children_of, command_of
+
+
+class Ran(NamedTuple):
+    """One attempt by its ticks; boot clock in ns."""
+
+    attempt: int
+    first: int
+    last: int
+    pid: int
+
+
+class Ticking:
+    def __init__(self, rig: Rig, *, lease_s: float) -> None:
+        self.rig = rig
+        rig.settings |= {"TASKGATE_LEASE_S": str(lease_s), "TASKGATE_HANDLERS": "tests.system.lease_jobs"}
+
+    def attempts(self, task_id: str) -> list[Ran]:
+        """What ran of a task, in the order of the attempts."""
+        try:
+            lines = (self.rig.folder / "ticks" / task_id).read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        found: dict[tuple[int, int], Ran] = {}
+        for attempt, at, pid in (map(int, line.split()) for line in lines):
+            before = found.get((attempt, pid), Ran(attempt, at, at, pid))
+            found[attempt, pid] = Ran(attempt, min(at, before.first), max(at, before.last), pid)
+        return sorted(found.values())
+
+    def overlap_ns(self, task_id: str) -> int:
+        """For how long two attempts ran at once; negative: how far apart they were."""
+        return max((earlier.last - later.first for earlier, later in pairwise(self.attempts(task_id))), default=-1)
+
+    async def started(self, task_id: str, attempt: int = 1, *, within_s: float = 30) -> Ran:
+        async def runs() -> list[Ran]:
+            return [ran for ran in self.attempts(task_id) if ran.attempt == attempt]
+
+        return (await eventually(runs, len, within_s=within_s, every_s=0.005))[0]
+
+    async def status(self, task_id: str) -> str:
+        [record] = await self.rig.store.read([task_id])
+        assert record is not None
+        return str(record.status)
+
+    async def ended(self, task_id: str, *, within_s: float = 40) -> str:
+        return await eventually(lambda: self.status(task_id), lambda status: status in FINAL, within_s=within_s)
+
+    async def until_whole(self, *pids: int, within_s: float = 40) -> None:
+        """Each of these supervisors beats, has its guard and an idle child."""
+
+        async def whole() -> set[int]:
+            return {
+                worker.pid
+                for worker in await self.rig.store.workers()
+                if worker.guard == "ok" and any(child["state"] == "idle" for child in worker.children)
+            }
+
+        await eventually(whole, lambda found: found >= set(pids), within_s=within_s)
+
+
+def guard_of(supervisor: int) -> int:
+    [found] = [pid for pid in children_of(supervisor) if "workers/guard.py" in command_of(pid)]
+    return found
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def freeze(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def thaw(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
