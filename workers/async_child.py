@@ -60,6 +60,7 @@ class AsyncChild:
         self._strays: set[asyncio.Task[Any]] = set()
         self._finishing = False
         self._check: asyncio.TimerHandle | None = None
+        self._last: wire.Task | None = None
 
     def start(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -129,6 +130,7 @@ class AsyncChild:
         self._runs.pop(task.seq, None)
         self._cancel_strays(run)
         attempt.close()
+        self._last = task
         record = self._records[task.record]
         shown = record.sample()
         record.end()
@@ -172,11 +174,11 @@ class AsyncChild:
         self._check = None
         if self._runs:
             return
-        reasons = self._hygiene.restore()
+        kept, undone = self._hygiene.restore()
         if self._strays:
-            reasons.append(f"{len(self._strays)} asyncio tasks that cannot be cancelled")
-        if reasons:
-            self._send(wire.Unclean(reasons))
+            kept.append(f"{len(self._strays)} asyncio tasks that cannot be cancelled")
+        if (kept or undone) and self._last is not None:
+            self._send(wire.Unclean(kept, undone, self._last.id, self._last.type))
 
     def _on_stop(self) -> None:
         for run in self._runs.values():

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from resource import RLIMIT_DATA, getrlimit, setrlimit
+from typing import NamedTuple
 
-import structlog
+from workers.orphans import children_of
 
 RUN_TIME_NS = 50_000_000
 """Checked at most once per so much run time, and before idling: a check costs more than a small task."""
@@ -21,7 +22,17 @@ THREADS_LEFT = 8
 DESCRIPTORS_LEFT = 32
 """What a child may gain over its start: pools that handlers open at first use are no leak, what grows is."""
 
-log = structlog.get_logger()
+
+class LeftBehind(NamedTuple):
+    """In words."""
+
+    kept: list[str]
+    """What cannot be taken back."""
+    undone: list[str]
+    """What was taken back."""
+
+
+NOTHING = LeftBehind([], [])
 
 
 class Hygiene:
@@ -40,25 +51,26 @@ class Hygiene:
         self._locale = locale.setlocale(locale.LC_ALL)
         self._threads = _threads()
         self._descriptors = _descriptors()
+        self._helpers = frozenset(children_of(os.getpid()))
         self._ran_ns = 0
         self._due = False
 
-    def ran(self, run_ns: int) -> list[str]:
-        """Count a task's run time; when enough has come together, restore. Returns what cannot be restored."""
+    def ran(self, run_ns: int) -> LeftBehind:
+        """Count a task's run time; when enough has come together, restore."""
         self._due = True
         self._ran_ns += run_ns
-        return self.restore() if self._ran_ns >= RUN_TIME_NS else []
+        return self.restore() if self._ran_ns >= RUN_TIME_NS else NOTHING
 
-    def before_idling(self) -> list[str]:
-        return self.restore() if self._due else []
+    def before_idling(self) -> LeftBehind:
+        return self.restore() if self._due else NOTHING
 
-    def restore(self) -> list[str]:
-        """Put back what was changed; returns, in words, what is left over and cannot be put back."""
+    def restore(self) -> LeftBehind:
+        """Put back what was changed."""
         self._due, self._ran_ns = False, 0
-        if names := [name for name, changed in self._settings() if changed]:
-            log.warning("a task left changes behind; they were taken back", changed=names)
+        undone = [name for name, changed in self._settings() if changed]
         gc.collect()
-        return self._left_over()
+        count_peak_anew()
+        return LeftBehind(self._left_over(), undone)
 
     def _settings(self) -> Iterator[tuple[str, bool]]:
         yield "signal handlers", self._signals_changed()
@@ -107,9 +119,13 @@ class Hygiene:
             found.append(f"{threads} threads")
         if (descriptors := _descriptors() - self._descriptors) > DESCRIPTORS_LEFT:
             found.append(f"{descriptors} open files")
-        if _processes():
-            found.append("processes")
+        if started := self._started():
+            found.append("1 process" if started == 1 else f"{started} processes")
         return found
+
+    def _started(self) -> int:
+        """Processes that live, but for those from before the first task; the others are reaped once they ended."""
+        return sum(_lives(pid) for pid in children_of(os.getpid()) if pid not in self._helpers)
 
 
 @contextlib.contextmanager
@@ -119,6 +135,7 @@ def memory_limit(megabytes: int) -> Iterator[None]:
     Raises:
         MemoryError: the process is as large before anything is allocated.
     """
+    count_peak_anew()
     soft, hard = getrlimit(RLIMIT_DATA)
     _, resident, _, _, _, data, _ = map(int, Path("/proc/self/statm").read_text().split())
     left = (megabytes << 20) - resident * _PAGE_BYTES
@@ -133,6 +150,7 @@ def memory_limit(megabytes: int) -> Iterator[None]:
         setrlimit(RLIMIT_DATA, (soft, hard))
 
 
+_CLEAR_REFS = Path("/proc/self/clear_refs")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _CATCHABLE = sorted(set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, 32, 33})
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
@@ -153,12 +171,13 @@ def _descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def _processes() -> bool:
-    """Whether children of this child live; those that ended are reaped."""
-    while True:
-        try:
-            ended = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return False
-        if ended == (0, 0):
-            return True
+def _lives(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(pid, os.WNOHANG) == (0, 0)
+    return False
+
+
+def count_peak_anew() -> None:
+    """The kernel's peak of this process's memory is from now on that of the tasks to come."""
+    with contextlib.suppress(OSError):
+        _CLEAR_REFS.write_text("5")

@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import structlog
@@ -60,6 +61,8 @@ class Pool:
         self._pause_s = 0.0
         self._stopping = False
         self.mean_run_ns = 10**9
+        self.left_behind: Counter[str] = Counter()
+        """By task type: how often something of it was found that no task may leave to the next."""
 
     @property
     def children(self) -> list[ChildProcess]:
@@ -210,9 +213,20 @@ class Pool:
                 self._replace_due()
             case StartFailed(error):
                 log.error("child could not start", pid=child.pid, kind=self.spec.kind, error=error)
-            case Unclean(reasons):
-                log.warning("child is recycled", pid=child.pid, reasons=reasons)
-                self.retire(child)
+            case Unclean(kept, undone, task_id, task_type):
+                log.warning(
+                    "a task left something behind; the child is recycled"
+                    if kept
+                    else "a task left changes behind; they were taken back",
+                    pid=child.pid,
+                    task_id=task_id,
+                    task_type=task_type,
+                    kept=kept,
+                    undone=undone,
+                )
+                self.left_behind[task_type] += 1
+                if kept:
+                    self.retire(child)
         self._on_message(child, message)
 
     def _exited(self, child: ChildProcess, how: Exit) -> None:

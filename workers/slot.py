@@ -138,16 +138,16 @@ class Record:
         return self._words[self._word + _SEQ]
 
     def begin(self, seq: int, started_ns: int) -> None:
-        """Child: the record is now that of `seq`; nothing of the task before it is left."""
+        """Child: the record is now that of `seq`; nothing of the task before is left, however late it was written."""
         self.end()
-        start = self._offset
-        self._memory[start + _CHILDS_PART.start : start + _CHILDS_PART.stop] = _ZEROES
         self._words[self._word + _BEGUN_NS] = started_ns
         self._words[self._word + _SEQ] = seq
 
     def end(self) -> None:
-        """Child: nobody's record."""
+        """Child: nobody's record, and nothing can be read in it."""
+        start = self._offset
         self._words[self._word + _SEQ] = 0
+        self._memory[start + _CHILDS_PART.start : start + _CHILDS_PART.stop] = _ZEROES
 
     def ask_stop(self, seq: int, reason: StopReason) -> None:
         """Supervisor: `seq` is to stop. The reason first: the child looks at the sequence."""

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -217,6 +218,7 @@ class Supervisor:
             wanted_children=sum(pool.size for pool in runner.pools.values()),
             guard="ok" if self._guard.alive else "down",
             stale_writes=runner.ends.stale_writes,
+            left_behind=dict(sum((pool.left_behind for pool in runner.pools.values()), Counter())),
         )
 
     def heard(self, partition: int, answer: BeatAnswer) -> None:

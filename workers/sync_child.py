@@ -14,7 +14,7 @@ from taskgate.handlers import Handlers
 from workers import execution, wire
 from workers.attempts import ChildAttempt
 from workers.execution import STOPS, Outcome
-from workers.hygiene import Hygiene, memory_limit
+from workers.hygiene import Hygiene, LeftBehind, memory_limit
 from workers.orphans import descendants_of, end_all
 from workers.ready import message as ready
 from workers.slot import GC_NS, RECEIVED, RUNNING, STARTED_NS, Record, Slot, boot_ns
@@ -47,6 +47,7 @@ class SyncChild:
         self._arriving.register(channel, select.POLLIN)
         self._armed: tuple[int, Record] | None = None
         """Sequence and record of the task whose handler runs now."""
+        self._last: wire.Task | None = None
 
     def start(self) -> None:
         for start in self._handlers.starts:
@@ -78,6 +79,7 @@ class SyncChild:
         if started_ns >= task.deadline_ns:
             self._send(wire.Refused(task.seq))
             return
+        self._last = task
         record = self._records[task.record]
         record.begin(task.seq, started_ns)
         self._words[STARTED_NS] = started_ns
@@ -148,9 +150,9 @@ class SyncChild:
             self._armed = None
             raise STOPS[reason]
 
-    def _tell(self, reasons: list[str]) -> None:
-        if reasons:
-            self._send(wire.Unclean(reasons))
+    def _tell(self, found: LeftBehind) -> None:
+        if (found.kept or found.undone) and self._last is not None:
+            self._send(wire.Unclean(found.kept, found.undone, self._last.id, self._last.type))
 
     def _send(self, message: wire.Message) -> None:
         wire.send(self._channel, message)

@@ -174,9 +174,15 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag_field="kind",
 
 
 class Unclean(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="unclean"):
-    """Tasks left behind what cannot be taken back; the child works on until it is replaced."""
+    """Tasks left something behind."""
 
-    reasons: list[str]
+    kept: list[str]
+    """What cannot be taken back; then the child works on until it is replaced."""
+    undone: list[str]
+    """What was taken back."""
+    task_id: str
+    """The last one that ran: it, or one shortly before."""
+    task_type: str
 
 
 Message = Ready | StartFailed | Done | Refused | Emitted | Checkpoint | Unclean

@@ -275,5 +275,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     guard: str
     """`ok` or `down`"""
     stale_writes: int = 0
+    left_behind: dict[str, int] = {}
+    """By task type: how often something of it was found in its process that no task may leave to the next."""
     beat_ms: int = 0
     """When its record was written last, by Redis' clock."""

@@ -1,10 +1,12 @@
 """Handlers that use memory, each in its own way, and one that shows what its process is."""
 
+import asyncio
 import mmap
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from taskgate import Attempt, handler
@@ -94,6 +96,13 @@ def leaks(payload: int) -> int:
 @handler("pid")
 def pid(payload: Any) -> int:
     return os.getpid()
+
+
+@handler("async.until")
+async def async_until(payload: str) -> None:
+    """Runs until that file is there."""
+    while not Path(payload).exists():  # noqa: ASYNC110, ASYNC240 - nothing tells
+        await asyncio.sleep(0.05)
 
 
 @handler("async.pid")

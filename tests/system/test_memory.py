@@ -105,7 +105,8 @@ async def test_children_are_replaced_after_so_many_tasks_by_one_that_is_ready(ri
 
 async def test_an_async_child_is_replaced_while_it_ends_its_longest_task(rig: Rig) -> None:
     await serving(rig, TASKGATE_CHILD_MAX_TASKS="5")
-    longest = await rig.submit("wait", {"ms": 5000})
+    ending = rig.folder / "ending"
+    longest = await rig.submit("async.until", str(ending))
     await rig.running(longest)
 
     pids = await results(rig, "async.pid", None, count=10)
@@ -113,6 +114,7 @@ async def test_an_async_child_is_replaced_while_it_ends_its_longest_task(rig: Ri
         pids += await results(rig, "async.pid", None, count=1)
 
     assert (await rig.task(longest))["status"] == "running"
+    ending.touch()
     after = await rig.ended(longest)
     assert (after["status"], after["attempt"]) == ("succeeded", 1)
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -381,6 +382,31 @@ def sees(payload: Any) -> dict[str, Any]:
         "taskgate": sorted(name for name in os.environ if name.startswith("TASKGATE_")),
         "pythonpath": os.environ.get("PYTHONPATH"),
     }
+
+
+SECRET = "correct horse battery staple"
+
+
+def _secrets_in_slot() -> int:
+    """How often the secret can be read in the memory that is shared with the supervisor."""
+    found = 0
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "memfd:taskgate-slot" in line:
+            start, end = (int(address, 16) for address in line.split()[0].split("-"))
+            found += ctypes.string_at(start, end - start).count(SECRET[:20].encode())
+    return found
+
+
+@handler("shows_a_secret")
+def shows_a_secret(payload: Any, attempt: Attempt) -> int:
+    attempt.progress(1, stage=SECRET, message=SECRET)
+    with attempt.waiting(SECRET):
+        return _secrets_in_slot()
+
+
+@handler("looks_for_the_secret")
+def looks_for_the_secret(payload: Any) -> int:
+    return _secrets_in_slot()
 
 
 @handler("late_reporter")

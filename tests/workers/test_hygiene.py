@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.conftest import Watched, reported, until
+from tests.workers.conftest import JOBS, Watched, reported, until
 from workers import wire
 from workers.slot import StopReason
 
@@ -19,22 +19,22 @@ async def rest(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize(
-    "what",
+    ("what", "told"),
     [
-        "environment",
-        "folder",
-        "umask",
-        "recursion",
-        "socket",
-        "locale",
-        "alarm",
-        "ignored",
-        "swallowed",
-        "blocked",
-        "stack",
+        ("environment", "environment"),
+        ("folder", "working directory"),
+        ("umask", "umask"),
+        ("recursion", "recursion limit"),
+        ("socket", "socket timeout"),
+        ("locale", "locale"),
+        ("alarm", "timers"),
+        ("ignored", "signal handlers"),
+        ("swallowed", "signal handlers"),
+        ("blocked", "signal mask"),
+        ("stack", "signal handlers"),
     ],
 )
-async def test_what_can_be_taken_back_is(child: Child, what: str) -> None:
+async def test_what_can_be_taken_back_is_and_is_told(child: Child, what: str, told: str) -> None:
     watched = await child(slots=2).ready()
     fresh = json.loads((await watched.run("sees")).result)
 
@@ -42,7 +42,8 @@ async def test_what_can_be_taken_back_is(child: Child, what: str) -> None:
     await rest(watched)
 
     assert json.loads((await watched.run("sees")).result) == fresh
-    assert watched.of(wire.Unclean) == []
+    [unclean] = watched.of(wire.Unclean)
+    assert (unclean.kept, unclean.undone) == ([], [told])
 
 
 async def test_a_child_can_be_stopped_after_a_task_changed_its_signals(child: Child) -> None:
@@ -59,7 +60,7 @@ async def test_a_child_can_be_stopped_after_a_task_changed_its_signals(child: Ch
 
 
 @pytest.mark.parametrize(
-    ("what", "said"), [("threads", "10 threads"), ("files", "50 open files"), ("process", "processes")]
+    ("what", "said"), [("threads", "10 threads"), ("files", "50 open files"), ("process", "1 process")]
 )
 async def test_what_cannot_be_taken_back_is_told(child: Child, what: str, said: str) -> None:
     watched = await child().ready()
@@ -67,8 +68,29 @@ async def test_what_cannot_be_taken_back_is_told(child: Child, what: str, said: 
     await watched.run("leaves", [what])
 
     await watched.until(lambda: watched.of(wire.Unclean))
-    assert watched.of(wire.Unclean)[0].reasons == [said]
+    assert watched.of(wire.Unclean)[0].kept == [said]
     assert (await watched.run("echo", 1)).outcome == "succeeded", "it works on until it is replaced"
+
+
+async def test_processes_from_before_the_first_task_are_no_leak(child: Child) -> None:
+    """A pool that a child opens at its start is there for all its tasks."""
+    watched = await child(handlers=(JOBS, "tests.workers.helper_process")).ready()
+
+    await watched.run("echo", 1)
+    await rest(watched)
+
+    assert watched.of(wire.Unclean) == []
+    assert (await watched.run("helper_lives")).result == b"true"
+
+
+async def test_a_task_finds_nothing_of_the_one_before_in_the_shared_memory(child: Child) -> None:
+    watched = await child(slots=8).ready()
+
+    while_it_runs = await watched.run("shows_a_secret")
+    afterwards = await watched.run("looks_for_the_secret")
+
+    assert json.loads(while_it_runs.result) == 3, "the search is blind"
+    assert json.loads(afterwards.result) == 0
 
 
 async def test_small_leaks_are_told_once_they_add_up(child: Child) -> None:
@@ -82,7 +104,7 @@ async def test_small_leaks_are_told_once_they_add_up(child: Child) -> None:
     await watched.run("leaves", ["thread"])
 
     await watched.until(lambda: watched.of(wire.Unclean))
-    assert watched.of(wire.Unclean)[0].reasons == ["9 threads"]
+    assert watched.of(wire.Unclean)[0].kept == ["9 threads"]
 
 
 async def test_two_hundred_tasks_that_leave_everything_change_nothing(child: Child) -> None:
@@ -105,7 +127,7 @@ async def test_an_async_child_tidies_when_nobody_runs(child: Child) -> None:
     await watched.run("async.leaves", ["threads"])
 
     await watched.until(lambda: watched.of(wire.Unclean))
-    assert watched.of(wire.Unclean)[0].reasons == ["10 threads"]
+    assert watched.of(wire.Unclean)[0].kept == ["10 threads"]
 
 
 def _descriptors(pid: int) -> int:
