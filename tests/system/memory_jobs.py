@@ -101,7 +101,7 @@ def pid(payload: Any) -> int:
 @handler("async.until")
 async def async_until(payload: str) -> None:
     """Runs until that file is there."""
-    while not Path(payload).exists():  # noqa: ASYNC110, ASYNC240 - nothing tells
+    while not Path(payload).exists():  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0.05)
 
 
