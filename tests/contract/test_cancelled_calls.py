@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from redis.asyncio import Redis
 
-from taskgate.contract.connection import connect, connections
+from taskgate.contract.connection import Role, connect, connections
 from taskgate.contract.models import Finish
 from taskgate.contract.store import Store
 from taskgate.settings import load
@@ -109,3 +109,19 @@ async def test_a_submission_whose_caller_left_is_whole_or_not_there(store: Store
         await asyncio.gather(call, return_exceptions=True)
         [record] = await store.read([item.id])
         assert record is None or record.id == item.id
+
+
+@pytest.mark.parametrize("role", ["supervisor", "supervisor-claim"])
+async def test_a_cancel_that_comes_as_the_command_has_just_been_sent_is_not_lost(redis_url: str, role: Role) -> None:
+    """The loop that waits for work would go on for ever, and a supervisor asked to stop with it."""
+    client = connect(load({}, redis_url=redis_url), role)
+    try:
+        for turns in [*range(20)] * 5:
+            waiting = asyncio.ensure_future(client.blpop(["nothing comes here"], timeout=1.5))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting], timeout=0.7)
+            assert waiting.cancelled(), f"cancelled after {turns} turns of the loop"
+    finally:
+        await client.aclose()
