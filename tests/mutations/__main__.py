@@ -30,8 +30,8 @@ class Run(NamedTuple):
 
     @property
     def failed(self) -> str:
-        """The first test that failed, "" for none."""
-        found = re.search(r"^(?:FAILED|ERROR) \S*?(\w+\.py::.+?)(?: - .*)?$", self.output, re.MULTILINE)
+        """The test that failed, and what it said; "" for none."""
+        found = re.search(r"^(?:FAILED|ERROR) \S*?(\w+\.py::.*)$", self.output, re.MULTILINE)
         return found[1] if found else ""
 
 
@@ -53,7 +53,7 @@ def copy_tree(target: Path) -> None:
 def run_tests(root: Path, tests: Iterable[str]) -> Run:
     begun = time.monotonic()
     # First on the path: an environment made for ROOT would give processes that tests start the code that is whole.
-    environ = {**os.environ, "PYTHONPATH": str(root)}
+    environ = {**os.environ, "PYTHONPATH": str(root), "COLUMNS": "200"}
     command = [*PYTEST, "-m", "not full", *tests]
     with subprocess.Popen(
         command, cwd=root, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
