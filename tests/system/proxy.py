@@ -1,0 +1,97 @@
+"""A link that can fail: a TCP proxy on loopback before a server's unix socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+_BYTES = 1 << 16
+
+
+class Proxy:
+    """Forwards bytes as they come. A frozen link delivers nothing and loses nothing; one that swallows delivers what is
+    asked and loses what is answered, so its connections are broken afterwards.
+    """
+
+    def __init__(self, socket_path: Path) -> None:
+        self._path = socket_path
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._swallows = False
+        self._links: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self.url = ""
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"redis://127.0.0.1:{port}"
+
+    async def close(self) -> None:
+        self._server.close()
+        self._flows.set()
+        while self._serving:
+            self.cut()
+            await asyncio.wait(self._serving, timeout=0.1)
+
+    def freeze(self) -> None:
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        self._flows.set()
+
+    def cut(self) -> None:
+        """Break every connection; new ones are taken."""
+        for writer in list(self._links):
+            writer.transport.abort()
+
+    def swallow(self) -> None:
+        self._swallows = True
+
+    def answer(self) -> None:
+        """No longer swallow; who lost an answer is cut off."""
+        self._swallows = False
+        self.cut()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._serving.add(serving)
+        both = [writer]
+        self._links.add(writer)
+        try:
+            their_reader, their_writer = await asyncio.open_unix_connection(self._path)
+            both.append(their_writer)
+            self._links.add(their_writer)
+            pumps = [
+                asyncio.ensure_future(self._pump(reader, their_writer, answers=False)),
+                asyncio.ensure_future(self._pump(their_reader, writer, answers=True)),
+            ]
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+        except OSError:
+            pass
+        finally:
+            self._serving.discard(serving)
+            for each in both:
+                self._links.discard(each)
+                each.transport.abort()
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool) -> None:
+        while data := await source.read(_BYTES):
+            await self._flows.wait()
+            if not (answers and self._swallows):
+                sink.write(data)
+                await sink.drain()
+
+
+@asynccontextmanager
+async def proxy(socket_path: Path) -> AsyncIterator[Proxy]:
+    made = Proxy(socket_path)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
