@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
+from taskgate.footprint import PIPELINE
 from workers.background import Background
 from workers.children import ChildProcess, ChildSpec, Exit
 from workers.guard_client import GuardClient
@@ -19,7 +20,6 @@ START_PAUSE_S = (0.1, 5.0)
 """Before another start when children die before they are ready: first and longest."""
 PIPELINE_NS = 4_000_000
 """Tasks run shorter than this on average may be handed over ahead, as many as fit into it, at most PIPELINE."""
-PIPELINE = 64
 
 
 class Pool:

@@ -10,6 +10,7 @@ from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.contract.models import TypeInfo
 from taskgate.contract.states import ErrorKind
 from taskgate.contract.store import Store
+from taskgate.footprint import PIPELINE
 from taskgate.settings import Settings
 from workers import endings
 from workers.background import Background
@@ -24,7 +25,7 @@ from workers.lease import Lease
 from workers.memory import MemoryWatch
 from workers.orphans import Orphans
 from workers.outbox import Outbox
-from workers.pool import PIPELINE, Pool
+from workers.pool import Pool
 from workers.procstat import OomKills
 from workers.slot import boot_ns
 from workers.stops import Stops

@@ -20,7 +20,8 @@ from taskgate.contract.ids import new_worker_id
 from taskgate.contract.models import BeatAnswer, BeatValue, Held, Served, WorkerInfo
 from taskgate.contract.store import Store
 from taskgate.doctor import look_at_redis
-from taskgate.platform import adopt_orphans
+from taskgate.footprint import shortage
+from taskgate.platform import adopt_orphans, memory_bytes
 from taskgate.settings import Settings
 from workers.agenda import Agenda
 from workers.background import Background
@@ -97,6 +98,8 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._announced = False
+        self._memory_checked = False
+        self._refused = False
         self._background = Background()
 
     def _store_on(self, client: Any) -> Store:
@@ -144,7 +147,7 @@ class Supervisor:
         for client in self._clients:
             await client.aclose()
         log.info("supervisor stopped", worker_id=self.id)
-        return 1 if failed else 0
+        return 1 if failed or self._refused else 0
 
     def _forever(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return asyncio.ensure_future(coroutine)
@@ -279,9 +282,25 @@ class Supervisor:
         """A child told what it can run: publish it, then claim it."""
         self._background.spawn(self._announce())
 
+    def _has_memory(self) -> bool:
+        """Looked at once the limits are known. A strict supervisor takes no task when it could lack memory."""
+        if self._memory_checked:
+            return not self._refused
+        self._memory_checked = True
+        limits_mb = [info.memory_limit_mb for info in self._runner.types.values() if info.kind == "sync"]
+        if not (missing := shortage(self._settings, limits_mb, memory_bytes())):
+            return True
+        self._refused = self._settings.strict
+        if self._refused:
+            log.error(f"refuses to work: {missing}", worker_id=self.id)
+            self._stop.set()
+        else:
+            log.warning(missing, worker_id=self.id)
+        return not self._refused
+
     async def _announce(self) -> None:
         runner = self._runner
-        if not runner.types:
+        if not runner.types or not self._has_memory():
             return
         try:
             await self._store.announce(list(runner.types.values()))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from taskgate import platform
 from taskgate.doctor.finding import Finding, judge, mib
+from taskgate.doctor.handlers import declared
+from taskgate.footprint import shortage, worst_case_bytes
 from taskgate.settings import Settings, cpus
 
 _CHILD_DESCRIPTORS = 8
@@ -22,7 +24,15 @@ _LEAST_DISK_BYTES = 64 * 1024**2
 
 
 def machine(settings: Settings) -> list[Finding]:
-    return [*_system(), *_descriptors(settings), *_memory(settings), *_processors(settings)]
+    handlers, limits_mb = declared(settings.handlers)
+    return [
+        *_system(),
+        *_descriptors(settings),
+        *_memory(settings),
+        handlers,
+        *_worst_case(settings, limits_mb),
+        *_processors(settings),
+    ]
 
 
 def _system() -> Iterator[Finding]:
@@ -83,6 +93,21 @@ def _memory(settings: Settings) -> Iterator[Finding]:
         fail=limit < needed / 2,
         warn=limit < needed,
         advice="give it more (container: memory limit), or lower --worker-processes or --queue-limit-bytes",
+    )
+
+
+def _worst_case(settings: Settings, limits_mb: list[int | None]) -> Iterator[Finding]:
+    available = platform.memory_bytes()
+    if available is None:
+        return
+    missing = shortage(settings, limits_mb, available)
+    unbounded = "" if all(limits_mb) else ", and what types without a memory_limit_mb take"
+    yield judge(
+        "worst case",
+        f"{mib(worst_case_bytes(settings, limits_mb))} for a supervisor and its children{unbounded}",
+        fail=bool(missing) and settings.strict,
+        warn=bool(missing),
+        advice=missing,
     )
 
 

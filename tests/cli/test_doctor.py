@@ -15,6 +15,7 @@ from taskgate import doctor, platform
 from taskgate.doctor import Level
 from taskgate.doctor.server import identity
 from taskgate.embedded import Embedded
+from taskgate.footprint import worst_case_bytes
 from taskgate.settings import Settings, load
 from tests.cli.conftest import Cli
 from tests.conftest import Server
@@ -170,6 +171,27 @@ def test_limits_are_measured_against_the_settings(tmp_path: Path, monkeypatch: p
         assert levels(small)["memory"] is level
     monkeypatch.setattr(platform, "cpu_quota", lambda: 0.5)
     assert levels(small)["processors"] is Level.WARN
+
+
+def test_the_worst_case_of_tasks_at_their_limits_is_held_against_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fills` and `keeps` of the handlers may use 400 MiB each, in two processes."""
+    facts = {"data_dir": tmp_path, "handlers": "tests.system.memory_jobs", "worker_processes": 2}
+    loose, strict = load({}, **facts), load({}, **facts, strict=True)
+    worst = worst_case_bytes(loose, [400])
+    assert worst >= 2 * 500 << 20
+    for memory, of_loose, of_strict in ((worst, Level.OK, Level.OK), (worst - 1, Level.WARN, Level.FAIL)):
+        monkeypatch.setattr(platform, "memory_bytes", lambda memory=memory: memory)
+        assert (levels(loose)["worst case"], levels(strict)["worst case"]) == (of_loose, of_strict)
+    assert "2 of " in look(loose)["handlers"].found
+    assert "without a memory_limit_mb" in look(loose)["worst case"].found
+
+
+def test_handlers_that_do_not_load_are_a_failure(tmp_path: Path) -> None:
+    finding = look(load({}, data_dir=tmp_path, handlers="no.such.module"))["handlers"]
+    assert finding.level is Level.FAIL
+    assert "no.such.module" in finding.found
 
 
 def test_exit_code_and_output(cli: Cli, own_server: Server, tmp_path: Path) -> None:

@@ -4,6 +4,10 @@ import asyncio
 import contextlib
 from typing import Any
 
+import pytest
+
+from taskgate.footprint import worst_case_bytes
+from taskgate.settings import load
 from tests.conftest import eventually
 from tests.system.memory_jobs import FILLS, LIMIT_MB
 from tests.system.rig import Rig, task_children
@@ -61,6 +65,7 @@ async def test_no_way_of_allocating_passes_the_limit_by_a_quarter(rig: Rig) -> N
     assert (after["status"], after["attempt"]) == ("succeeded", 1)
 
 
+@pytest.mark.full
 async def test_within_the_limit_a_task_succeeds(rig: Rig) -> None:
     await serving(rig)
 
@@ -103,6 +108,7 @@ async def test_children_are_replaced_after_so_many_tasks_by_one_that_is_ready(ri
     await eventually(rig.children, lambda found: len(found) == 3 and first not in {child["pid"] for child in found})
 
 
+@pytest.mark.full
 async def test_an_async_child_is_replaced_while_it_ends_its_longest_task(rig: Rig) -> None:
     await serving(rig, TASKGATE_CHILD_MAX_TASKS="5")
     ending = rig.folder / "ending"
@@ -119,6 +125,7 @@ async def test_an_async_child_is_replaced_while_it_ends_its_longest_task(rig: Ri
     assert (after["status"], after["attempt"]) == ("succeeded", 1)
 
 
+@pytest.mark.full
 async def test_a_child_that_has_grown_is_replaced(rig: Rig) -> None:
     await serving(rig, TASKGATE_WORKER_PROCESSES="1", TASKGATE_CHILD_MAX_RSS_MB="200")
 
@@ -128,6 +135,7 @@ async def test_a_child_that_has_grown_is_replaced(rig: Rig) -> None:
     assert grown not in await results(rig, "pid", None, count=5)
 
 
+@pytest.mark.full
 async def test_a_fresh_process_runs_one_task_and_nothing_before_it(rig: Rig) -> None:
     await serving(rig)
 
@@ -137,3 +145,44 @@ async def test_a_fresh_process_runs_one_task_and_nothing_before_it(rig: Rig) -> 
 
     assert len(set(fresh)) == 4
     assert not set(fresh) & {*used, *later}
+
+
+@pytest.mark.full
+async def test_what_tasks_at_their_limits_use_together_stays_below_the_formula(rig: Rig) -> None:
+    """All processes of a supervisor, two of them filled as fast as they can."""
+    small = {"TASKGATE_MAX_BODY_BYTES": "64KiB", "TASKGATE_RESULT_MAX_BYTES": "64KiB", "TASKGATE_ASYNC_SLOTS": "1"}
+    supervisor = await serving(rig, **small)
+    settings = load({**small, "TASKGATE_WORKER_PROCESSES": "2"})
+    memory, done = Memory(supervisor), asyncio.Event()
+
+    async def most() -> int:
+        found = 0
+        while not done.is_set():
+            found = max(found, memory.exact())
+            await asyncio.sleep(0.01)
+        memory.close()
+        return found
+
+    watching = asyncio.ensure_future(most())
+    ids = [await rig.submit("fills", how) for how in ("shared mapping", "bytearrays") for _ in range(2)]
+    for task_id in ids:
+        assert (await rig.ended(task_id, within_s=60))["error"]["kind"] == "memory"
+    done.set()
+
+    worst = worst_case_bytes(settings, [LIMIT_MB])
+    assert worst / 3 < await watching <= worst
+
+
+@pytest.mark.full
+async def test_a_worst_case_that_does_not_fit_is_told_and_strict_refuses_it(rig: Rig) -> None:
+    rig.settings |= {"TASKGATE_HANDLERS": HANDLERS, "TASKGATE_MAX_BODY_BYTES": "256MiB", "TASKGATE_ASYNC_SLOTS": "1000"}
+    await rig.worker()
+    assert "tasks at their limits need up to" in (rig.folder / "worker.log").read_text()
+
+    strict = rig.spawn("worker", TASKGATE_STRICT="true")
+
+    async def exit_code() -> int | None:
+        return strict.poll()
+
+    assert await eventually(exit_code, lambda code: code is not None, within_s=30) == 1
+    assert "refuses to work: tasks at their limits" in (rig.folder / "worker.log").read_text()
