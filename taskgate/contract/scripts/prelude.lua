@@ -224,14 +224,14 @@ local function make_room(max_bytes, limit)
 end
 
 -- any -> final. The caller has taken the task out of where it was. `more`: as in tell_status; `fields`: names and
--- values to write with it, nil for none.
-local function finish_record(id, place, status, retention_ms, version, attempt, more, fields)
+-- values to write with it, nil for none; `bytes`: what it keeps, nil to have it measured.
+local function finish_record(id, place, status, retention_ms, version, attempt, more, fields, bytes)
     local key = prefix .. "task:" .. id
     local queue, _, tenant = place_parts(place)
     local purge_ms = now + retention_ms
     redis.call("HSET", key, "status", status, "version", version, "finished", now, "purge", purge_ms,
         unpack(fields or {}))
-    local bytes = kept_bytes(key)
+    bytes = bytes or kept_bytes(key)
     local member = final_member(queue, tenant, id, bytes)
     redis.call("ZADD", prefix .. "final", purge_ms, member)
     tally("kept:bytes", bytes)
