@@ -162,7 +162,7 @@ def starts(payload: dict[str, Any], attempt: Attempt) -> None:
             daemon = ["sh", "-c", f"trap '' TERM HUP; setsid sh -c '{sleep} & {sleep}' & exit 0"]
             subprocess.run(daemon, check=True, start_new_session=True)
         case "clean environment":
-            subprocess.Popen(["sh", "-c", sleep], start_new_session=True, env={"PATH": os.environ["PATH"]})
+            subprocess.Popen(["sh", "-c", f"exec {sleep}"], start_new_session=True, env={"PATH": os.environ["PATH"]})
     stamp("start", attempt)
     match payload["then"]:
         case "sleep":
@@ -207,6 +207,11 @@ def dies_later(payload: Any, attempt: Attempt) -> str:
     stamp("start", attempt)
     threading.Thread(target=die).start()
     return "done"
+
+
+@handler("dies_later_in_its_own", fresh_process=True)
+def dies_later_in_its_own(payload: Any, attempt: Attempt) -> str:
+    return dies_later(payload, attempt)
 
 
 @handler("async.neighbour", max_attempts=2, retry_base_s=0.05)
