@@ -72,7 +72,7 @@ def test_a_password_with_that_character_works_encoded(server: OnTcp, character: 
 @pytest.mark.parametrize("character", CHARACTERS)
 @pytest.mark.parametrize("form", ["redis://:{}@127.0.0.1:{}", "unix://:{}@/tmp/{}"])
 def test_a_raw_password_is_understood_or_stops_the_start(character: str, form: str) -> None:
-    url = form.format(f"x{character}{SECRET}", 6379)
+    url = form.format(f"6{character}{SECRET}", 6379)  # 6: cut apart there, it would be a port
     if character in ":@+=":
         assert load({}, redis_url=url).redis_url is not None
     else:
