@@ -152,13 +152,13 @@ def _eviction(found: _Server, settings: Settings) -> Finding:
 def _room(info: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
     maxmemory = int(info.get("maxmemory", 0))
     if maxmemory:
-        wanted = 2 * settings.queue_limit_bytes
+        wanted = settings.queue_limit_bytes + settings.retention_bytes
         yield judge(
             "maxmemory",
             f"{mib(maxmemory)}, {mib(int(info.get('used_memory', 0)))} used",
             warn=maxmemory < wanted,
             advice=f"full queues and what is kept of finished tasks want {mib(wanted)}: raise it, "
-            "or lower --queue-limit-bytes",
+            "or lower --queue-limit-bytes and --retention-bytes",
         )
 
 

@@ -58,7 +58,8 @@ def test_a_server_that_evicts_is_a_failure_once_its_memory_is_bounded(own_server
 def test_maxmemory_below_what_admission_lets_in(own_server: Server) -> None:
     small = configure(own_server, maxmemory="100mb")
     assert levels(small)["maxmemory"] is Level.WARN
-    assert levels(load({}, redis_url=own_server.url, queue_limit_bytes="50MiB"))["maxmemory"] is Level.OK
+    frugal = load({}, redis_url=own_server.url, queue_limit_bytes="40MiB", retention_bytes="40MiB")
+    assert levels(frugal)["maxmemory"] is Level.OK
 
 
 @pytest.mark.parametrize(

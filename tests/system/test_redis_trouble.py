@@ -16,7 +16,7 @@ import redis as sync_redis
 from taskgate.contract.connection import connections
 from taskgate.settings import load
 from tests.conftest import eventually
-from tests.system.rig import Rig, children_of
+from tests.system.rig import Rig
 from tests.system.running import Running, until
 from tests.system.traffic import Traffic, settled
 
@@ -130,6 +130,7 @@ async def test_nothing_is_lost_or_burned_and_claims_go_on_at_once(
     long = [await rig.submit("sleeper", {"ms": 6000}, priority=9)]
     await rig.running(long[0], within_s=30)
     sockets = {pid: _sockets(pid) for pid in (supervisor.pid, gateway.pid)}
+    memory = {pid: _rss_bytes(pid) for pid in sockets}
 
     await trouble(rig)
     back_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -152,7 +153,7 @@ async def test_nothing_is_lost_or_burned_and_claims_go_on_at_once(
     await eventually(lambda: _ours(rig), _within_policy, within_s=30)
     for pid, few in sockets.items():
         await eventually(lambda pid=pid: _sockets_of(pid), lambda n, few=few: n <= few + 20, within_s=60)  # type: ignore[misc]
-    assert children_of(supervisor.pid)
+        assert _rss_bytes(pid) < memory[pid] + 24 * 1024**2
 
 
 async def _answered(traffic: Traffic) -> Counter[str]:
@@ -169,6 +170,10 @@ def _sockets(pid: int) -> int:
         with contextlib.suppress(OSError):
             found += str(each.readlink()).startswith("socket:")
     return found
+
+
+def _rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 async def _sockets_of(pid: int) -> int:
