@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import budgets, machine, measures, recovery, services, store_cost
+from loadtest import budgets, endurance, machine, measures, recovery, services, store_cost
 from loadtest.measures import Run, Sizes
 from loadtest.peers import environment
 from loadtest.services import Service
@@ -113,6 +113,8 @@ _CELLS: dict[str, Callable[[Sequence[Service]], list[Cell]]] = {
     "status": _status,
     "latency": _latency,
     "memory": lambda _: _each(measures.memory, [(services.taskgate(), MEMORY)]),
+    "children": lambda _: _each(endurance.cpu_by_children, [(services.taskgate(), MEMORY)]),
+    "flat": lambda _: _each(endurance.flat_memory, [(services.taskgate(lease_s=6, retention_s=30), MEMORY)]),
     "progress": _alone(measures.progress),
     "idle": _alone(measures.idle),
     "recovery": lambda _: _each(recovery.recovery, [(services.taskgate(lease_s=recovery.LEASE_S), FSYNC)]),

@@ -96,6 +96,11 @@ def rows(figures: Figures) -> list[Row]:
         *_at_most(figures, "  … with idempotency key", "store-128", "fsync", "keyed_us", 50, "µs"),
         *_at_most(figures, "memory per finished task, store alone", "store-memory", "memory", "bytes", 3072, "B"),
         *_at_most(figures, "memory per finished task, end to end", "memory", "memory", "bytes", 3072, "B"),
+        *_at_most(figures, "gateway: growth over 4/5 of 1,000,000 tasks", "flat", "memory", "app_mib", 8, "MiB"),
+        *_at_most(
+            figures, "supervisor: growth over 4/5 of 1,000,000 tasks", "flat", "memory", "supervisor_mib", 8, "MiB"
+        ),
+        *_at_most(figures, "CPU per task, 2 children beside 1", "children", "memory", "ratio", 1.15, "×"),
         *_at_most(figures, "calls to the server/s while idle", "idle", "memory", "calls_per_s", 1, "/s"),
     ]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parent.parent
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LOCK = Path(tempfile.gettempdir()) / "bench.lock"
 NOISE_CORES = 0.15
@@ -27,6 +28,7 @@ class _Stat:
     session: int
     cpu_s: float
     """With that of the children it has reaped."""
+    rss_bytes: int
 
 
 def _processes() -> dict[int, _Stat]:
@@ -36,7 +38,7 @@ def _processes() -> dict[int, _Stat]:
             with contextlib.suppress(OSError):
                 fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
                 cpu_s = sum(map(int, fields[11:15])) / _TICKS_PER_S
-                found[int(folder.name)] = _Stat(int(fields[1]), int(fields[3]), cpu_s)
+                found[int(folder.name)] = _Stat(int(fields[1]), int(fields[3]), cpu_s, int(fields[21]) * _PAGE_BYTES)
     return found
 
 
@@ -73,6 +75,15 @@ class Group:
     def signal(self, number: signal.Signals) -> None:
         """To the command alone, not to what it started."""
         self._process.send_signal(number)
+
+    def rss_bytes(self) -> int:
+        processes = _processes()
+        return sum(processes[pid].rss_bytes for pid in self._members(processes))
+
+    def first_rss_bytes(self) -> int:
+        """Of the command itself."""
+        found = _processes().get(self.pid)
+        return found.rss_bytes if found else 0
 
     def holds(self, pid: int) -> bool:
         return pid in self._members(_processes())

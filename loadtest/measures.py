@@ -25,6 +25,9 @@ class Sizes:
     deaths: int
     idle_s: float
     quiet_s: float
+    many: int
+    many_s: float
+    """For each step of them, at most."""
 
 
 FULL = Sizes(
@@ -37,9 +40,21 @@ FULL = Sizes(
     deaths=20,
     idle_s=10,
     quiet_s=10,
+    many=1_000_000,
+    many_s=300,
 )
 SHORT = Sizes(
-    load_s=0.5, drain_s=15, fill=300, drips=20, progress_calls=10_000, store_tasks=512, deaths=2, idle_s=1, quiet_s=0
+    load_s=0.5,
+    drain_s=15,
+    fill=300,
+    drips=20,
+    progress_calls=10_000,
+    store_tasks=512,
+    deaths=2,
+    idle_s=1,
+    quiet_s=0,
+    many=2000,
+    many_s=30,
 )
 
 

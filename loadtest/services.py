@@ -126,7 +126,7 @@ class Service:
                     group.stop()
 
 
-def taskgate(*, lease_s: float = 60) -> Service:
+def taskgate(*, lease_s: float = 60, retention_s: int = 86_400) -> Service:
     """`lease_s`: longer than its supervisor rests in a measurement."""
     settings = {
         "REDIS_URL": "{redis}",
@@ -134,6 +134,7 @@ def taskgate(*, lease_s: float = 60) -> Service:
         "HANDLERS": "loadtest.handlers",
         "WORKER_PROCESSES": "{processes}",
         "LEASE_S": str(lease_s),
+        "RETENTION_S": str(retention_s),
         "QUEUE_LIMIT_TASKS": "10000000",
         "QUEUE_LIMIT_BYTES": str(1 << 40),
     }

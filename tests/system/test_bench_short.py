@@ -140,5 +140,18 @@ def test_a_short_benchmark_of_taskgate_alone_finds_nothing_wrong(tmp_path: Path)
     document = json.loads(file.read_text())
     assert document["errors"] == []
     measured = {run["what"] for run in document["runs"] if run["service"] == "taskgate"}
-    wanted = {"submit", "work", "status", "latency", "memory", "progress", "idle", "recovery", "store-64", "store-128"}
+    wanted = {
+        "submit",
+        "work",
+        "status",
+        "latency",
+        "memory",
+        "progress",
+        "idle",
+        "recovery",
+        "flat",
+        "children",
+        "store-64",
+        "store-128",
+    }
     assert wanted <= measured
