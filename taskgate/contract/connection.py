@@ -23,9 +23,11 @@ class _Policy(NamedTuple):
     connections: int
 
 
-class _Cancellable:
-    """Its caller can be cancelled at any moment: redis-py sends under asyncio.wait_for, which on Python 3.11 loses a
-    cancel that comes as the send ends. A supervisor asked to stop would then wait for ever for a part that goes on.
+class _Leavable:
+    """Who waits for it can leave at any moment, and who closes it does not wait.
+
+    redis-py sends under asyncio.wait_for, which on Python 3.11 loses a cancel that comes as the send ends: a supervisor
+    asked to stop would wait for ever for a part that goes on. And it raises when closing takes long on a busy machine.
     """
 
     async def send_packed_command(self, *args: Any, **options: Any) -> None:
@@ -33,8 +35,11 @@ class _Cancellable:
         before = task.cancelling() if task else 0
         await super().send_packed_command(*args, **options)  # type: ignore[misc]
         if task and task.cancelling() > before:
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            await self.disconnect()
             raise asyncio.CancelledError
+
+    async def disconnect(self, nowait: bool = True, **options: Any) -> None:
+        await super().disconnect(nowait=True, **options)  # type: ignore[misc]
 
 
 def connect(settings: Settings, role: Role) -> redis.Redis:
@@ -64,7 +69,7 @@ def connect(settings: Settings, role: Role) -> redis.Redis:
         )
     except ValueError:
         raise SettingsError("TASKGATE_REDIS_URL: not a redis://, rediss:// or unix:// URL") from None
-    pool.connection_class = type("Connection", (_Cancellable, pool.connection_class), {})
+    pool.connection_class = type("Connection", (_Leavable, pool.connection_class), {})
     return redis.Redis.from_pool(pool)
 
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import uvloop
 from redis.asyncio import Redis
 
 from taskgate.contract.connection import Role, connect, connections
@@ -125,3 +127,25 @@ async def test_a_cancel_that_comes_as_the_command_has_just_been_sent_is_not_lost
             assert waiting.cancelled(), f"cancelled after {turns} turns of the loop"
     finally:
         await client.aclose()
+
+
+def test_closing_a_client_does_not_fail_because_the_machine_is_busy(redis_url: str) -> None:
+    """On uvloop, as the services run; each turn of the loop takes longer than the client waits for anything."""
+
+    async def close() -> None:
+        client = connect(load({}, redis_url=redis_url, lease_s=0.3), "supervisor-beat")
+        await client.ping()
+        calm = asyncio.Event()
+
+        def stall(turns: int) -> None:
+            time.sleep(0.06)
+            if turns:
+                asyncio.get_running_loop().call_soon(stall, turns - 1)
+            else:
+                calm.set()
+
+        asyncio.get_running_loop().call_soon(stall, 5)
+        await client.aclose()
+        await calm.wait()
+
+    uvloop.run(close())
