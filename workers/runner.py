@@ -269,7 +269,7 @@ class Runner:
                 self._charge(holding, child, how, oom=oom)
             else:
                 self.ends.hand_back(holding, reason="neighbour" if verdict.known else "suspect")
-        if not verdict.known:
+        if held and not verdict.known:
             self.suspects_wait(True)
         self.telemetry.gone(child)
         self.sweep()

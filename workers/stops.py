@@ -99,7 +99,7 @@ class Stops:
 
     def _kill_blocker(self, holding: Holding, child: ChildProcess) -> None:
         """No task has made a step since the soft signal, so it was not heard: who blocks the loop is to blame."""
-        blocker = self._holdings.of(child, child.noted())
+        blocker = holding if child.spec.alone else self._holdings.of(child, child.noted())
         if blocker is None:
             child.blocked = True
         elif blocker is not holding:

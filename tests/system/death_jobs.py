@@ -296,3 +296,9 @@ def fills_memory(payload: Any, attempt: Attempt) -> None:
 @handler("async.retries", max_attempts=5, retry_base_s=60, retry_max_s=60)
 async def retries(payload: Any, attempt: Attempt) -> None:
     raise Retry(60)
+
+
+@handler("waits_long", max_attempts=3, retry_base_s=3600, retry_max_s=3600)
+def waits_long(payload: dict[str, int], attempt: Attempt) -> None:
+    stamp("start", attempt)
+    time.sleep(payload["ms"] / 1000)

@@ -1,6 +1,7 @@
 """The death of a child is an event: told with its cause at once, charged to the guilty, felt by nobody else."""
 
 import asyncio
+import signal
 import statistics
 import time
 from typing import Any
@@ -11,7 +12,7 @@ from taskgate.contract.models import TaskRecord
 from tests.conftest import eventually
 from tests.system.death_jobs import MIB
 from tests.system.death_rig import JOBS, accept, ended, error, events, read, started, whole
-from tests.system.rig import Rig
+from tests.system.rig import Rig, until_dead
 
 LONG = (pytest.mark.full, pytest.mark.timeout(400))
 
@@ -87,45 +88,44 @@ def _has_error(record: TaskRecord) -> bool:
 
 
 @pytest.mark.full
-async def test_who_kills_an_async_child_is_charged_and_its_neighbours_run_once_more(jobs: Rig) -> None:
+async def test_of_100_async_tasks_one_segfaults_one_blocks_and_the_others_run_once_more(jobs: Rig) -> None:
     supervisor = await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
-    neighbours = [await accept(jobs, "async.neighbour", {"until": str(jobs.folder / "go")}) for _ in range(99)]
+    neighbours = [await accept(jobs, "async.neighbour", {"until": str(jobs.folder / "go")}) for _ in range(98)]
     await started(jobs, *neighbours)
-    poison = await accept(jobs, "async.death", "segfault", max_attempts=3)
-
+    poison = await accept(jobs, "async.death", "segfault", max_attempts=2)
     [dead] = await ended(jobs, poison)
+    assert (dead.status, dead.attempt, error(dead)["signal"]) == ("failed", 2, "SIGSEGV")
+
+    await whole_async(jobs)
+    blocker = await accept(jobs, "async.blocks", {}, timeout_s=1)
+    [dead] = await ended(jobs, blocker)
+    assert (dead.status, dead.attempt, error(dead)["kind"]) == ("failed", 1, "timeout")
+
     (jobs.folder / "go").touch()
     records = await ended(jobs, *neighbours)
-
-    assert (dead.status, dead.attempt, error(dead)["signal"]) == ("failed", 3, "SIGSEGV")
     assert {(record.status, record.attempt) for record in records} == {("succeeded", 1)}
     runs = [sum(run.task_id == task_id for run in jobs.runs()) for task_id in neighbours]
-    assert max(runs) <= 4, "one run, and one more for each death"
-    await whole(jobs, supervisor.pid, sync=1, asynchronous=1)
+    assert max(runs) <= 4, "one run, and one more for each of three deaths"
+    await whole(jobs, supervisor.pid, sync=1)
+
+
+async def whole_async(jobs: Rig) -> None:
+    """Once 98 tasks run again beside each other."""
+    await eventually(jobs.children, lambda found: any(len(child["tasks"]) == 98 for child in found), within_s=60)
 
 
 @pytest.mark.full
-async def test_who_blocks_the_loop_is_killed_at_its_timeout_and_its_neighbours_run_once_more(jobs: Rig) -> None:
+@pytest.mark.parametrize("reason", ["timeout", "cancel"])
+async def test_who_blocks_the_loop_pays_for_those_who_could_not_be_asked_to_stop(jobs: Rig, reason: str) -> None:
+    """The blocker has an hour; its neighbour's time is over, or somebody cancels it."""
     await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
-    neighbours = [await accept(jobs, "async.neighbour", {"until": str(jobs.folder / "go")}) for _ in range(99)]
-    await started(jobs, *neighbours)
-    blocker = await accept(jobs, "async.blocks", {}, timeout_s=1)
-
-    [dead] = await ended(jobs, blocker)
-    (jobs.folder / "go").touch()
-    records = await ended(jobs, *neighbours)
-
-    assert (dead.status, error(dead)["kind"]) == ("failed", "timeout")
-    assert {(record.status, record.attempt) for record in records} == {("succeeded", 1)}
-
-
-@pytest.mark.full
-async def test_who_blocks_the_loop_pays_for_the_timeouts_of_those_who_wait(jobs: Rig) -> None:
-    """The blocker has an hour; its neighbour has a second, and could not be asked to stop."""
-    await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
-    waits = await accept(jobs, "async.neighbour", {"until": str(jobs.folder / "go")}, timeout_s=2, max_attempts=2)
+    payload = {"until": str(jobs.folder / "go")}
+    waits = await accept(jobs, "async.neighbour", payload, timeout_s=4 if reason == "timeout" else 3600)
     await started(jobs, waits)
     blocker = await accept(jobs, "async.blocks", {})
+    await started(jobs, blocker)
+    if reason == "cancel":
+        await jobs.store.cancel(waits)
 
     [dead] = await ended(jobs, blocker)
     (jobs.folder / "go").touch()
@@ -133,6 +133,22 @@ async def test_who_blocks_the_loop_pays_for_the_timeouts_of_those_who_wait(jobs:
 
     assert (dead.status, error(dead)["kind"]) == ("failed", "timeout")
     assert "blocked the event loop" in error(dead)["message"]
+    assert (record.status, record.attempt) == ("succeeded" if reason == "timeout" else "canceled", 1)
+
+
+@pytest.mark.full
+async def test_who_blocks_the_loop_unseen_is_found_by_running_alone(jobs: Rig) -> None:
+    """From a callback: nobody is noted while the loop stands still."""
+    await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
+    neighbour = await accept(jobs, "async.neighbour", {"until": str(jobs.folder / "go")}, timeout_s=60)
+    await started(jobs, neighbour)
+    (jobs.folder / "go").touch()
+    blocker = await accept(jobs, "async.blocks", {"unseen": True}, timeout_s=1)
+
+    [dead] = await ended(jobs, blocker)
+    [record] = await ended(jobs, neighbour)
+
+    assert (dead.status, dead.attempt, error(dead)["kind"]) == ("failed", 1, "timeout")
     assert (record.status, record.attempt) == ("succeeded", 1)
 
 
@@ -150,27 +166,53 @@ async def test_who_swallows_its_stop_is_charged_and_not_the_busy_one_beside_it(j
     assert (record.status, record.attempt) == ("succeeded", 1)
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(40, marks=LONG)])
-async def test_where_nobody_is_noted_each_runs_its_next_attempt_alone_and_poison_ends(jobs: Rig, count: int) -> None:
-    supervisor = await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
+@pytest.mark.parametrize(
+    ("count", "way"), [(4, "unseen"), pytest.param(40, "unseen", marks=LONG), pytest.param(4, "garbage", marks=LONG)]
+)
+async def test_where_nobody_is_noted_each_runs_its_next_attempt_alone_and_poison_ends(
+    jobs: Rig, count: int, way: str
+) -> None:
+    """The death comes from a callback; or the child sent garbage, and who is noted when that is read proves nothing."""
+    await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
     go = str(jobs.folder / "go")
     neighbours = [await accept(jobs, "async.neighbour", {"until": go}) for _ in range(count - 1)]
     await started(jobs, *neighbours)
-    poison = await accept(jobs, "async.dies_unseen", {}, max_attempts=2)
+    task_type, payload = ("async.dies_unseen", {}) if way == "unseen" else ("async.death", "garbage")
+    poison = await accept(jobs, task_type, payload, max_attempts=2)
     await started(jobs, poison)
     (jobs.folder / "go").touch()
 
     [dead, *records] = await ended(jobs, poison, *neighbours, within_s=100)
 
-    assert (dead.status, dead.attempt, error(dead)["signal"]) == ("failed", 2, "SIGSEGV")
+    assert (dead.status, dead.attempt) == ("failed", 2)
+    assert error(dead)["signal"] == ("SIGSEGV" if way == "unseen" else "SIGKILL")
     assert {(record.status, record.attempt) for record in records} == {("succeeded", 1)}
     assert ("status", {"status": "queued", "attempt": 0, "reason": "suspect"}) in await events(jobs, neighbours[0])
     runs = jobs.runs()
-    [together] = {run.pid for run in runs if run.task_id == poison} & {
-        run.pid for run in runs if run.task_id in neighbours
-    }
-    second = {run.task_id for run in runs if run.task_id in neighbours and run.pid != together}
-    assert second == set(neighbours)
+    first = {run.pid for run in runs if run.task_id == poison and run.attempt == 1}
+    again = {run.task_id: run.pid for run in runs if run.task_id in neighbours and run.pid not in first}
+    assert again.keys() == set(neighbours)
+
+
+@pytest.mark.full
+async def test_who_is_paused_too_long_is_killed_for_the_lease_and_runs_again_at_once(jobs: Rig) -> None:
+    """Redis stands still for longer than lease and pause; the guard kills, and the backoff of an hour is not taken."""
+    supervisor = await jobs.worker(TASKGATE_LEASE_S="1", TASKGATE_PAUSE_S="1")
+    task_id = await accept(jobs, "waits_long", {"ms": 4000}, max_attempts=3)
+    [pid] = await started(jobs, task_id)
+    assert jobs.server.process is not None
+    jobs.server.process.send_signal(signal.SIGSTOP)
+    try:
+        await until_dead(pid, within_s=30)
+    finally:
+        jobs.server.process.send_signal(signal.SIGCONT)
+
+    [record] = await ended(jobs, task_id)
+    assert (record.status, record.attempt) == ("succeeded", 2)
+    told = [data for name, data in await events(jobs, task_id) if data.get("error")]
+    assert [(data["status"], data["error"]["kind"], data["error"]["signal"]) for data in told] == [
+        ("queued", "lease", "SIGKILL")
+    ]
     assert supervisor.poll() is None
 
 

@@ -29,7 +29,7 @@ def jobs(rig: Rig) -> Rig:
     return rig
 
 
-@pytest.mark.parametrize(("count", "children"), [(4, 4), pytest.param(100, 12, marks=LONG)])
+@pytest.mark.parametrize(("count", "children"), [(4, 4), pytest.param(100, 16, marks=LONG)])
 async def test_after_tasks_that_hang_in_every_way_capacity_is_as_before(jobs: Rig, count: int, children: int) -> None:
     supervisor = await jobs.worker(TASKGATE_WORKER_PROCESSES=str(children))
     await whole(jobs, supervisor.pid, sync=children)
