@@ -110,7 +110,7 @@ async def test_small_leaks_are_told_once_they_add_up(child: Child) -> None:
 async def test_two_hundred_tasks_that_leave_everything_change_nothing(child: Child) -> None:
     watched = await child(slots=2).ready()
     fresh = json.loads((await watched.run("sees")).result)
-    before = _descriptors(watched.process.pid)
+    before = descriptors(watched.process.pid)
 
     for _ in range(200):
         await watched.run("leaves", ["environment", "folder", "umask", "socket", "alarm", "recursion"])
@@ -118,7 +118,7 @@ async def test_two_hundred_tasks_that_leave_everything_change_nothing(child: Chi
 
     assert json.loads((await watched.run("sees")).result) == fresh
     # At most: the child may be tidying up at the moment of either count, and reads a folder for that.
-    await until(lambda: _descriptors(watched.process.pid) <= before)
+    await until(lambda: descriptors(watched.process.pid) <= before)
 
 
 async def test_an_async_child_tidies_when_nobody_runs(child: Child) -> None:
@@ -130,5 +130,5 @@ async def test_an_async_child_tidies_when_nobody_runs(child: Child) -> None:
     assert watched.of(wire.Unclean)[0].kept == ["10 threads"]
 
 
-def _descriptors(pid: int) -> int:
+def descriptors(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())

@@ -1,0 +1,58 @@
+"""F19, leftovers for the next task: it finds none, or runs in a process of its own."""
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import eventually
+from tests.system.rig import Rig, task_children
+from tests.workers.test_hygiene import descriptors
+
+LONG = (pytest.mark.full, pytest.mark.timeout(300))
+HANDLERS = "tests.system.jobs,tests.field.leftovers"
+
+
+async def result(rig: Rig, task_type: str) -> Any:
+    task_id = await rig.submit(task_type, None)
+    task = await rig.ended(task_id, within_s=60)
+    assert (task["status"], task["attempt"]) == ("succeeded", 1), task
+    return (await rig.http.get(f"/tasks/{task_id}/result")).json()
+
+
+async def most_descriptors(supervisor: int) -> int:
+    return max(descriptors(pid) for pid in task_children(supervisor))
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(200, marks=LONG)])
+async def test_the_next_task_sees_the_defaults_and_nothing_piles_up(rig: Rig, rounds: int) -> None:
+    rig.settings |= {"TASKGATE_HANDLERS": HANDLERS, "TASKGATE_LEASE_S": "3"}
+    supervisor = await rig.worker(TASKGATE_WORKER_PROCESSES="1")
+    await rig.gateway()
+    fresh = await result(rig, "sees")
+    before, own = await most_descriptors(supervisor.pid), descriptors(supervisor.pid)
+
+    for _ in range(rounds):
+        await result(rig, "leaves")
+        assert await result(rig, "sees") == fresh
+
+    async def told() -> dict[str, int]:
+        [worker] = (await rig.http.get("/workers")).json()["items"]
+        return dict(worker["left_behind"])
+
+    await eventually(told, lambda left: left.get("leaves") == rounds, within_s=30)
+    await eventually(lambda: most_descriptors(supervisor.pid), lambda now: now <= before + 5, within_s=60)
+    assert descriptors(supervisor.pid) <= own + 10
+    await eventually(rig.children, lambda found: len(found) == 3, within_s=30)
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=LONG)])
+async def test_a_process_of_its_own_sees_nothing_of_any_other_task(rig: Rig, rounds: int) -> None:
+    rig.settings["TASKGATE_HANDLERS"] = HANDLERS
+    await rig.worker(TASKGATE_WORKER_PROCESSES="1")
+    await rig.gateway()
+    fresh = await result(rig, "fresh.sees")
+    assert (fresh["json"], fresh["threads"]) == ("1", 1)
+
+    for _ in range(rounds):
+        await result(rig, "fresh.leaves")
+        assert await result(rig, "fresh.sees") == fresh
