@@ -6,6 +6,7 @@ import ctypes
 import json
 import locale
 import math
+import mmap
 import multiprocessing
 import os
 import resource
@@ -420,6 +421,21 @@ def late_reporter(payload: Any, attempt: Attempt) -> None:
     threading.Thread(target=report, daemon=True).start()
 
 
+@handler("leaves_behind")
+def leaves_behind(payload: int) -> None:
+    """Dies, and leaves a process of so many MiB in its group: one that takes its time to die."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        memory = mmap.mmap(-1, payload << 20)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        for at in range(0, len(memory), mmap.PAGESIZE):
+            memory[at] = 1
+        os.write(writer, b"!")
+        signal.pause()
+    os.read(reader, 1)
+    os._exit(3)
+
+
 @handler("shows")
 def shows(payload: float, attempt: Attempt) -> None:
     attempt.progress(5, message="mine")
@@ -448,6 +464,23 @@ async def async_sleeps(payload: float, attempt: Attempt) -> str:
 async def async_blocks(payload: float) -> None:
     await asyncio.sleep(0)
     time.sleep(payload)  # noqa: ASYNC251 — the fault it is here for
+
+
+@handler("async.blocks_unseen")
+async def async_blocks_unseen(payload: float, attempt: Attempt) -> None:
+    """In a callback: no step of a task's."""
+    loop = asyncio.get_running_loop()
+    loop.call_soon(attempt.progress, 1)
+    loop.call_soon(time.sleep, payload)
+    await asyncio.sleep(payload)
+
+
+@handler("async.busy")
+async def async_busy(payload: Any) -> None:
+    """Steps without end, each of a millisecond."""
+    while True:
+        time.sleep(0.001)  # noqa: ASYNC251 — a step of its own
+        await asyncio.sleep(0)
 
 
 @handler("async.blocks_in_a_task")
