@@ -72,11 +72,12 @@ async def test_a_takeover_from_a_frozen_supervisor_never_overlaps(ticking: Ticki
     assert max(found) < 0, found
 
 
-@pytest.mark.parametrize(("rounds", "pairs"), [(1, 1), pytest.param(20, 2, marks=LONG)])
-async def test_without_its_guard_a_frozen_supervisors_task_overlaps(ticking: Ticking, rounds: int, pairs: int) -> None:
+@pytest.mark.full
+@pytest.mark.timeout(300)
+async def test_without_its_guard_a_frozen_supervisors_task_overlaps(ticking: Ticking) -> None:
     """That the test above is not blind."""
-    found = await overlaps_of(ticking, rounds=rounds, pairs=pairs, guarded=False)
-    assert sum(each >= 0 for each in found) > rounds / 2, found
+    found = await overlaps_of(ticking, rounds=20, pairs=2, guarded=False)
+    assert sum(each >= 0 for each in found) > 10, found
 
 
 async def test_with_its_guard_frozen_too_the_token_refuses_every_write_of_the_first_attempt(ticking: Ticking) -> None:

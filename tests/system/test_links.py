@@ -40,7 +40,7 @@ async def _swallow(link: Proxy, rng: random.Random) -> None:
     link.answer()
 
 
-FAULTS = (_freeze, _cut, _swallow, _hiccup)
+FAULTS = (_freeze, _swallow, _cut, _hiccup)
 
 
 class Load:
@@ -64,7 +64,7 @@ class Load:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(30, marks=LONG)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=LONG)])
 async def test_whatever_the_link_does_every_task_ends_once_and_no_attempts_overlap(rig: Rig, rounds: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

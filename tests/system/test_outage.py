@@ -1,35 +1,55 @@
 """Redis goes away and comes back: what runs is paused and goes on, nothing is burned."""
 
+import asyncio
 import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import eventually
 from tests.system.rig import FINAL, Rig
 
 AOF = ("--appendonly", "yes", "--appendfsync", "always")
+LONG = (pytest.mark.full, pytest.mark.timeout(200))
 
 
-async def test_tasks_pause_while_redis_is_away_and_go_on_in_the_same_attempt(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("how", "away_s"),
+    [(signal.SIGKILL, 0), pytest.param(signal.SIGKILL, 20, marks=LONG), pytest.param(signal.SIGSTOP, 20, marks=LONG)],
+)
+async def test_tasks_pause_while_redis_is_away_and_go_on_in_the_same_attempt(
+    rig: Rig, how: signal.Signals, away_s: float
+) -> None:
+    """Killed and restarted, or frozen. The pause is longer than their timeout, and uses none of it up."""
     rig.settings["TASKGATE_LEASE_S"] = "1"
     await rig.worker()
     await rig.gateway()
-    running = [await rig.submit("sleeper", {"ms": 6000}) for _ in range(2)]
+    running = [await rig.submit("sleeper", {"ms": 6000}, timeout_s=away_s or 30) for _ in range(2)]
     waiting = [await rig.submit("cpu", {"ms": 10}) for _ in range(5)]
     pids = await eventually(partial(_pids_of, rig, running), lambda pids: len(pids) == 2)
 
-    rig.server.stop(signal.SIGKILL)
+    assert rig.server.process is not None
+    if how == signal.SIGKILL:
+        rig.server.stop(how)
+    else:
+        rig.server.process.send_signal(how)
     assert (await rig.http.get("/livez")).status_code == 200
     assert (await rig.http.get("/readyz")).status_code == 503
     refused = await rig.http.post("/tasks", json={"type": "cpu", "payload": {"ms": 1}})
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) >= 1
-    await eventually(partial(_stand_still, pids), bool, within_s=5)
-    rig.server.start(*AOF)
+    await eventually(partial(_stand_still, pids), bool, within_s=20)
+    await asyncio.sleep(away_s)
+    assert await _stand_still(pids)
+    if how == signal.SIGKILL:
+        rig.server.start(*AOF)
+    else:
+        rig.server.process.send_signal(signal.SIGCONT)
 
     for task_id in running:
-        ended = await eventually(partial(_task, rig, task_id), _is_final, within_s=20)
+        ended = await eventually(partial(_task, rig, task_id), _is_final, within_s=60)
         assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
     for task_id in waiting:
         assert (await rig.ended(task_id))["status"] == "succeeded"
