@@ -94,6 +94,7 @@ class Store:
         self._trim = Script(redis, "trim")
         self._goodbye = Script(redis, "goodbye")
         self._nudge = Script(redis, "nudge")
+        self._announce = Script(redis, "announce")
         self._read = Script(redis, "read")
 
     def partition_of(self, task_id: str) -> int:
@@ -374,11 +375,11 @@ class Store:
 
     async def announce(self, types: Sequence[TypeInfo]) -> None:
         """Publish task types under name and schema hash; in the first partition, which every store has."""
-        fields: list[str | bytes] = []
-        for info in types:
-            fields += [f"{info.type}:{info.schema_hash}", _to_json(info)]
-        if fields:
-            await self._command("HSET", keys.types(0), *fields)
+        for n in range(0, len(types), BATCH):
+            fields: list[str | bytes] = []
+            for info in types[n : n + BATCH]:
+                fields += [f"{info.type}:{info.schema_hash}", _to_json(info)]
+            await self._announce(keys.prefix(0), self._now(), _pack(fields))
 
     async def types(self) -> list[TypeInfo]:
         return [_type_info(value) for value in await self._command("HVALS", keys.types(0))]

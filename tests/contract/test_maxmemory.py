@@ -3,15 +3,27 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from taskgate.contract.errors import StoreUnavailable
+from taskgate.contract.models import TypeInfo
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 from tests.conftest import Clock
 from tests.contract.conftest import LIMITS, Hand, read, submission, submit
 from tests.contract.invariants import everything
+
+ECHO = TypeInfo(
+    type="echo",
+    schema_hash="v1",
+    kind="sync",
+    queue="default",
+    schema=msgspec.Raw(b"{}"),
+    timeout_s=1,
+    max_attempts=3,
+)
 
 
 @asynccontextmanager
@@ -42,6 +54,7 @@ async def test_a_whole_life_goes_on(store: Store, w1: Hand, w2: Hand, clock: Clo
         assert (await read(store, first.id)).status is Status.SUCCEEDED
         assert await store.events(first.id)
         assert not await store.goodbye(0, w2.id)
+        await store.announce([ECHO])
         await store.nudge("w2")
         assert not await store.wait_for_work([], worker_id="w2", timeout_s=1)
         clock.advance(10**9)

@@ -193,7 +193,8 @@ def _within_policy(found: Counter[str]) -> bool:
     )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.full
+@pytest.mark.timeout(180)
 async def test_a_full_memory_lets_running_tasks_finish_and_does_not_make_anybody_busy(rig: Rig) -> None:
     """Successes, failures, retries and what is delayed end while no write of a plain command is taken."""
     supervisor = await rig.worker()
@@ -215,7 +216,13 @@ async def test_a_full_memory_lets_running_tasks_finish_and_does_not_make_anybody
     assert await _calls(rig) - calls < 300, "an idle supervisor and a gateway nobody asks; scripts' own calls count"
     assert _cpu_s(supervisor.pid) - cpu_s < 1.5
     await rig.redis.config_set("maxmemory", 0)
-    assert (await rig.ended(await rig.submit("cpu", {"ms": 1})))["status"] == "succeeded"
+
+    supervisor.terminate()
+    await asyncio.to_thread(supervisor.wait, 30)
+    waiting = [await rig.submit("cpu", {"ms": 1}) for _ in range(5)]
+    await rig.redis.config_set("maxmemory", 1)
+    await rig.worker()
+    assert {(await rig.ended(task_id))["status"] for task_id in waiting} == {"succeeded"}, "one that starts serves too"
 
 
 async def _calls(rig: Rig) -> int:
