@@ -90,20 +90,32 @@ async def test_there_is_no_room_while_the_guard_is_away(runner: Runner, guard: G
     await until(lambda: runner.room().sync == 1)
 
 
-async def test_what_a_child_has_received_is_not_taken_back(runner: Runner, store: Store, lease: Lease) -> None:
+async def hand_over(runner: Runner, store: Store, lease: Lease, task_type: str, payload: bytes) -> str:
+    """Claimed and given to the one child that is free; the id."""
     runner.pools["sync"].fill()
     await until(lambda: runner.room().sync == 1)
     w1 = Hand(store, "w1")
     await w1.beat()
-    [task_id] = await submit(store, submission("sleeps", b"0.3"))
-    [task] = await w1.claim(served=[Served("default", "sleeps", "sync")])
+    [task_id] = await submit(store, submission(task_type, payload))
+    runner.handover.take(await w1.claim(served=[Served("default", task_type, "sync")]), lease.deadline_ns)
+    return task_id
 
-    runner.handover.take([task], lease.deadline_ns)
+
+async def test_what_a_child_has_received_is_not_taken_back(runner: Runner, store: Store, lease: Lease) -> None:
+    task_id = await hand_over(runner, store, lease, "sleeps", b"0.3")
     await until(lambda: any(child.received() for child in runner.pools["sync"].children))
     runner.take_back_unread()
 
     await until(lambda: not len(runner.holdings))
     assert (await read(store, task_id)).status is Status.SUCCEEDED
+
+
+async def test_a_child_with_leftovers_is_replaced(runner: Runner, store: Store, lease: Lease) -> None:
+    await hand_over(runner, store, lease, "leaves", b'["threads"]')
+    [worked] = [child for child in runner.pools["sync"].children if child.load]
+
+    await until(lambda: worked not in runner.pools["sync"].children)
+    await until(lambda: runner.room().sync == 1)
 
 
 async def test_a_stale_end_changes_nothing_and_is_counted(runner: Runner, store: Store) -> None:
