@@ -56,12 +56,13 @@ async def test_what_a_task_left_behind_is_killed_and_reaped() -> None:
 @pytest.mark.usefixtures("adopting")
 async def test_what_no_task_has_started_is_left_alone() -> None:
     before = left_behind(**{MARK: "1"})
-    await executed(before)
+    started: set[int] = set()
+    orphans = Orphans(lambda: started)
     theirs, ours = left_behind(), left_behind(**{MARK: "1"})
-    await executed(theirs)
-    await executed(ours)
-    orphans = Orphans(lambda: {ours})
+    started.add(ours)
     pids = {before, theirs, ours}
+    for pid in pids:
+        await executed(pid)
 
     assert not orphans.sweep()
     assert {state_of(pid) for pid in pids} == {"S"}
