@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import statistics
+import sys
 import time
 from typing import Any
 
@@ -26,7 +27,10 @@ CAUSES: dict[str, tuple[str, str, Any]] = {
     "abort": ("crash", "signal", "SIGABRT"),
     "SIGTERM": ("crash", "signal", "SIGTERM"),
     "real-time signal": ("crash", "signal", "signal 37"),
-    "recursion in C": ("crash", "signal", "SIGSEGV"),
+    # Later Pythons count the frames of C too.
+    "recursion in C": ("crash", "signal", "SIGSEGV")
+    if sys.version_info < (3, 12)
+    else ("exception", "type", "RecursionError"),
     "garbage": ("crash", "signal", "SIGKILL"),
     "recursion": ("exception", "type", "RecursionError"),
 }
