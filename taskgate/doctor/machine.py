@@ -85,14 +85,18 @@ def _memory(settings: Settings) -> Iterator[Finding]:
         return
     children = settings.worker_processes + settings.async_processes + 1
     needed = children * _CHILD_BYTES + _SUPERVISOR_BYTES + settings.gateway_processes * _GATEWAY_BYTES
+    kept = 0
     if settings.redis_url is None:
         needed += settings.queue_limit_bytes
+        kept = settings.retention_bytes
     yield judge(
         "memory",
-        f"{mib(limit)}; about {mib(needed)} for these settings, without what handlers use",
+        f"{mib(limit)}; about {mib(needed)} for these settings and up to {mib(kept)} of finished tasks, without what "
+        "handlers use",
         fail=limit < needed / 2,
-        warn=limit < needed,
-        advice="give it more (container: memory limit), or lower --worker-processes or --queue-limit-bytes",
+        warn=limit < needed + kept,
+        advice="give it more (container: memory limit), or lower --worker-processes, --queue-limit-bytes or "
+        "--retention-bytes",
     )
 
 
@@ -123,12 +127,14 @@ def _processors(settings: Settings) -> Iterator[Finding]:
     )
 
 
-def disk(folder: Path, *, queue_limit_bytes: int) -> Finding:
-    free, good = platform.free_bytes(folder), 4 * queue_limit_bytes
+def disk(folder: Path, *, most_bytes: int) -> Finding:
+    """`most_bytes`: what waits and what finished tasks keep, when there is most of both."""
+    free, good = platform.free_bytes(folder), 4 * most_bytes
     return judge(
         "disk",
         f"{mib(free)} free for {folder.absolute()}",
         fail=free < _LEAST_DISK_BYTES,
         warn=free < good,
-        advice=f"a full disk stops Valkey: free some ({mib(good)} hold full queues and a rewrite), or set --data-dir",
+        advice=f"a full disk stops Valkey: free some ({mib(good)} hold what the limits allow, and a rewrite), or set "
+        "--data-dir",
     )

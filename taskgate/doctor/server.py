@@ -30,7 +30,8 @@ class _Server(NamedTuple):
 def embedded(settings: Settings) -> list[Finding]:
     """The Valkey that `up` brings: that it can be started, or, when it runs already, that it is sound."""
     valkey = Embedded(settings.data_dir)
-    findings = [_binary(valkey), _folder(valkey), disk(settings.data_dir, queue_limit_bytes=settings.queue_limit_bytes)]
+    most_bytes = settings.queue_limit_bytes + settings.retention_bytes
+    findings = [_binary(valkey), _folder(valkey), disk(settings.data_dir, most_bytes=most_bytes)]
     if valkey.answers():
         findings += server(settings.model_copy(update={"redis_url": SecretStr(valkey.url)}))
     return findings
