@@ -17,7 +17,7 @@ test: ## what needs Python alone
 	@$(IN_ENV) python -m pytest -n 3 -m "not full" $(ARGS)
 
 test-all: ## all tests; needs redis-server, nginx, chromium, strace and faketime
-	@tools/need.sh redis-server nginx chromium strace faketime
+	@tools/need.sh redis-server nginx chromium strace faketime openssl
 	@$(IN_ENV) python -m pytest -n 3 $(ARGS)
 
 lint: ## ruff and mypy over everything; each is run, whatever the others find
