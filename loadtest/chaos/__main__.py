@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         (folder / "verdict.txt").write_text("\n".join(problems) + "\n")
         print(f"chaos: {len(problems)} promises broken; seed {options.seed}, evidence kept in {folder}")
         return 1
-    shutil.rmtree(folder)
+    if not options.keep:
+        shutil.rmtree(folder)
     print(f"chaos: every promise was kept; seed {options.seed}")
     return 0
 
@@ -83,9 +84,8 @@ async def _disturb(chaos: Chaos, users: Users, *, seconds: float) -> None:
                 await stop.wait()
         passed_s = time.monotonic() - begun
         print(f"chaos: {passed_s:4.0f} s, {users.ledger.summary()}, {chaos.counts.total()} faults", flush=True)
-    acting.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await acting
+    chaos.stop()
+    await acting
 
 
 async def _heal(site: Site, users: Users, working: "asyncio.Future[None]") -> list[str]:
@@ -109,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     parser.add_argument("--users", type=int, default=40, help="clients at the same time")
+    parser.add_argument("--keep", action="store_true", help="keep the evidence of a good run too")
     return parser
 
 

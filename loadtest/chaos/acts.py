@@ -1,6 +1,7 @@
 """What chaos does: one random act after the other, some at the same time, never two on the same place."""
 
 import asyncio
+import contextlib
 import random
 import signal
 import time
@@ -12,6 +13,7 @@ import redis.asyncio as redis
 from loadtest.chaos import processes
 from loadtest.chaos.processes import Place
 from loadtest.chaos.site import GRACE_S, LEASE_S, STOP_SLACK_S, Site
+from taskgate.contract.errors import StoreUnavailable
 
 CHILD, GUARD = "workers.child", "workers/guard.py"
 FAMILY_DIES_WITHIN_S = 10.0
@@ -19,13 +21,17 @@ KILL, TERM, STOP, CONT = signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP, signal.
 
 
 class Chaos:
-    """`run` until cancelled; then everything that was frozen goes on."""
+    """`run` until `stop`; then everything that was frozen goes on.
+
+    A flag, not a cancel: redis-py on Python 3.11 may lose one.
+    """
 
     def __init__(self, site: Site, rng: random.Random, *, every_s: tuple[float, float]) -> None:
         self.counts: Counter[str] = Counter()
         self._site = site
         self._rng = rng
         self._every_s = every_s
+        self._stopping = False
         self._under_way: set[asyncio.Task[None]] = set()
         self._log = (site.folder / "acts.log").open("a")
         self._acts: list[tuple[int, Callable[[], Awaitable[bool]]]] = [
@@ -52,10 +58,11 @@ class Chaos:
         ]
 
     async def run(self) -> None:
-        """Act at random until cancelled; returns when no act is under way any more."""
+        """Act at random; returns when no act is under way any more."""
         weights = [weight for weight, _ in self._acts]
         try:
-            while True:
+            while not self._stopping:
+                await self._until_one_works()
                 [(_, act)] = self._rng.choices(self._acts, weights)
                 task = asyncio.ensure_future(self._do(act))
                 self._under_way.add(task)
@@ -64,6 +71,17 @@ class Chaos:
         finally:
             await asyncio.gather(*self._under_way)
             self._log.close()
+
+    async def _until_one_works(self) -> None:
+        """However slow the machine is, faults must strike work; now and then they do not wait for it."""
+        while not self._stopping and self._rng.random() > 0.05:
+            with contextlib.suppress(redis.RedisError, OSError, StoreUnavailable):
+                if any(not self._lock(place).locked() for place in await self._site.ready()):
+                    return
+            await asyncio.sleep(0.3)
+
+    def stop(self) -> None:
+        self._stopping = True
 
     async def _do(self, act: Callable[[], Awaitable[bool]]) -> None:
         name = act.__name__

@@ -83,10 +83,15 @@ class Site:
         for place in [*self.gateways, *self.supervisors]:
             place.start()
         deadline = time.monotonic() + START_WITHIN_S
-        while sum(worker.state == "ready" for worker in await self.store.workers()) < SUPERVISORS:
+        while len(await self.ready()) < SUPERVISORS:
             if time.monotonic() > deadline:
                 raise OSError(f"the supervisors are not ready: {self.supervisors[0].log.read_text()[-500:]}")
             await asyncio.sleep(0.05)
+
+    async def ready(self) -> list[Place]:
+        """Supervisors that work, as Redis has it."""
+        pids = {worker.pid for worker in await self.store.workers() if worker.state == "ready"}
+        return [place for place in self.supervisors if place.pid in pids and not place.asked]
 
     async def until_valkey_answers(self, *, within_s: float = 60) -> None:
         deadline = time.monotonic() + within_s
