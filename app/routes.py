@@ -65,6 +65,8 @@ async def events(
 ) -> Response:
     """`snapshot`, then `status`, `progress` and `custom` events as they happen, `end` with the whole task.
 
+    `stopping` and `killed` tell of the signals that a running task is sent.
+
     `Last-Event-ID` resumes exactly after that event; `gap` says that some may be missing. `204`: the end was seen.
     """
     seen = request.headers.get("last-event-id") or last_event_id or after or None

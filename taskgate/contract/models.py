@@ -233,7 +233,7 @@ class Event(NamedTuple):
     id: str
     """Redis stream id: `<ms>-<n>`."""
     name: str
-    """`status`, `progress`, or `custom` (the handler's own name is in the data)."""
+    """`status`, `progress`, `stopping`, `killed`, or `custom` (the handler's own name is in the data)."""
     seq: int
     """The task's version when it was written."""
     data: bytes

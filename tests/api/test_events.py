@@ -118,6 +118,24 @@ async def test_a_whole_life_is_told_in_order(http: httpx.AsyncClient, worker: Wo
     assert end | {"progress": None} == final | {"progress": None}
 
 
+async def test_stops_and_kills_are_told_and_keep_no_progress_from_being_told(
+    http: httpx.AsyncClient, worker: Worker
+) -> None:
+    task = await submit(http)
+    [claimed] = await worker.claim()
+    stream = Follower(http, task["id"], {})
+    await stream.until("snapshot")
+    stopping = ("stopping", b'{"signal":"SIGUSR1","reason":"timeout","grace_s":5.0}')
+    progress = b'{"current":1,"total":2,"percent":50.0,"at_ms":%d}' % (time.time() * 1000)
+    await worker.report(claimed, progress=progress, events=[stopping])
+    assert (await stream.until("progress")).json()["percent"] == 50
+    await worker.report(claimed, events=[("killed", b'{"signal":"SIGKILL","reason":"timeout"}')])
+    await worker.finish(claimed, "failed", error=b'{"kind":"timeout","message":"m"}')
+    await stream.all()
+
+    assert stream.names == ["snapshot", "stopping", "progress", "killed", "status", "end"]
+
+
 async def test_resuming_gives_each_later_event_once(http: httpx.AsyncClient, worker: Worker) -> None:
     """F09: from every id that was ever seen, by header and by query."""
     task_id, claimed = await eventful(http, worker)
