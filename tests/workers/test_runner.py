@@ -110,6 +110,16 @@ async def test_what_a_child_has_received_is_not_taken_back(runner: Runner, store
     assert (await read(store, task_id)).status is Status.SUCCEEDED
 
 
+async def test_what_a_drain_stops_is_handed_back_uncounted(runner: Runner, store: Store, lease: Lease) -> None:
+    task_id = await hand_over(runner, store, lease, "sleeps", b"3600")
+    await until(lambda: any(child.running() for child in runner.pools["sync"].children))
+    runner.drain(60)
+
+    await until(lambda: not len(runner.holdings))
+    record = await read(store, task_id)
+    assert (record.status, record.attempt) == (Status.QUEUED, 0)
+
+
 async def test_a_child_with_leftovers_is_replaced(runner: Runner, store: Store, lease: Lease) -> None:
     await hand_over(runner, store, lease, "leaves", b'["threads"]')
     [worked] = [child for child in runner.pools["sync"].children if child.load]

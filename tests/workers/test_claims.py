@@ -1,0 +1,104 @@
+"""Claiming: what the lease and a drain forbid, and until when what was claimed may start."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from redis.asyncio import Redis
+
+from taskgate.contract.models import Claimed
+from taskgate.contract.store import Store
+from tests.conftest import Server
+from tests.contract.conftest import SERVED, Hand, submit
+from tests.workers.conftest import until
+from workers.claims import Claims, Room
+from workers.lease import Lease
+from workers.slot import boot_ns
+
+
+class NoGuard:
+    def deadline(self, ns: int) -> None: ...
+
+
+class Taken:
+    """What was claimed, and until when it may start."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Claimed] = []
+        self.deadlines: list[int] = []
+
+    def take(self, tasks: Sequence[Claimed], deadline_ns: int) -> None:
+        self.tasks += tasks
+        self.deadlines += [deadline_ns] * len(tasks)
+
+    def room(self) -> Room:
+        return Room(1 - len(self.tasks), 0, 0, 0)
+
+
+@pytest.fixture
+async def store(own_server: Server) -> AsyncIterator[Store]:
+    async with Redis.from_url(own_server.url, protocol=2) as client:
+        store = Store(client)
+        await Hand(store, "w1").beat()
+        yield store
+
+
+@pytest.fixture
+async def lease() -> Lease:
+    lease = Lease(60, NoGuard())  # type: ignore[arg-type]
+    lease.answered(boot_ns())
+    return lease
+
+
+@pytest.fixture
+def taken() -> Taken:
+    return Taken()
+
+
+@pytest.fixture
+async def claims(store: Store, lease: Lease, taken: Taken) -> Claims:
+    claims = Claims(store, store, lease, worker_id="w1", lease_ms=60_000, room=taken.room, take=taken.take)
+    claims.serve(SERVED, fresh=[])
+    await submit(store)
+    return claims
+
+
+async def test_what_is_claimed_may_start_until_the_deadline_of_before_the_call(
+    claims: Claims, lease: Lease, taken: Taken, own_server: Server
+) -> None:
+    """While its answer was on the way, the supervisor may have been reaped and have beaten again."""
+    before_ns = lease.deadline_ns
+    assert own_server.process
+    own_server.process.send_signal(signal.SIGSTOP)
+    running = asyncio.ensure_future(claims.run())
+    for _ in range(50):  # enough to send it; the answer does not come by itself
+        await asyncio.sleep(0)
+    lease.answered(boot_ns())
+    own_server.process.send_signal(signal.SIGCONT)
+    await until(lambda: taken.tasks)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert taken.deadlines == [before_ns] != [lease.deadline_ns]
+
+
+async def test_nothing_is_claimed_past_the_lease(claims: Claims, lease: Lease, taken: Taken) -> None:
+    lease.answered(boot_ns() - 60 * 10**9)
+    await claims._claim_all()
+    assert taken.tasks == []
+    lease.answered(boot_ns())
+    await claims._claim_all()
+    assert len(taken.tasks) == 1
+
+
+async def test_nothing_is_claimed_once_it_has_stopped(claims: Claims, taken: Taken) -> None:
+    claims.stopped = True
+    await claims._claim_all()
+    assert taken.tasks == []
+
+
+async def test_no_more_is_claimed_than_there_is_room_for(claims: Claims, store: Store, taken: Taken) -> None:
+    await submit(store)
+    await claims._claim_all()
+    assert len(taken.tasks) == 1
