@@ -76,6 +76,10 @@ class Life:
         self._ends: dict[str, tuple[int, Status]] = {}
         """Purge time and status of every task that has ended."""
 
+        for worker in WORKERS:
+            self.beat(worker, 0, False)
+        self.work("w1", 1, 1, [])
+
     def close(self) -> None:
         self._run(self._redis.aclose())
         self._loop.close()
@@ -223,20 +227,28 @@ class Life:
 
     def work(self, worker: str, sync: int, asynchronous: int, ends: list[tuple[str, int]]) -> None:
         """As most of a life goes: claim and finish. What goes beyond `ends` is left running."""
+        if not self._reference.queued():
+            for name, tenant in (("echo", "a"), ("echo", "b"), ("get", "a"), ("echo", "a"), ("other", "b")):
+                self._submit([submission(name, tenant=tenant)], max_attempts=3, limit=100)
         before = len(self._tokens)
         self.claim(worker, sync, asynchronous, 1)
         for token, (outcome, delay_ms) in zip(self._tokens[before:], ends, strict=False):
             self._finish(token, outcome, delay_ms=delay_ms, submits=0, repeat=False)
 
-    def _picked(self, pick: int, live: bool) -> Token:
-        """Counted back from the newest: of those who still hold their task, or of all ever given."""
-        held = [token for token in self._tokens if self._reference.refusal(token) is None] if live else []
-        chosen = held or self._tokens or [Token(submission().id, "w1", 1)]
+    def _picked(self, pick: int, whose: str) -> Token:
+        """Counted back from the newest: of holders, of those whose task has another holder (`past`), or of all."""
+        held = {task_id for task_id, task in self._reference.tasks.items() if task.status in HELD}
+        chosen = [
+            token
+            for token in self._tokens
+            if whose == "any"
+            or (token.task_id in held and (self._reference.refusal(token) is None) == (whose == "holder"))
+        ] or self._tokens
         return chosen[-1 - pick % len(chosen)]
 
-    def finish(self, pick: int, live: bool, outcome: str, delay_ms: int, submits: int, repeat: bool) -> None:
+    def finish(self, pick: int, whose: str, outcome: str, delay_ms: int, submits: int, repeat: bool) -> None:
         """By any token ever given: those of a supervisor that was frozen and wakes, too."""
-        self._finish(self._picked(pick, live), outcome, delay_ms=delay_ms, submits=submits, repeat=repeat)
+        self._finish(self._picked(pick, whose), outcome, delay_ms=delay_ms, submits=submits, repeat=repeat)
 
     def _finish(self, token: Token, outcome: str, *, delay_ms: int, submits: int, repeat: bool) -> None:
         task = self._reference.tasks.get(token.task_id)
@@ -265,9 +277,9 @@ class Life:
         assert self._again(repeat, call) in (None, [wanted if wanted in ("stale", "not_found") else "done"])
 
     def hand_back(
-        self, pick: int, live: bool, counted: bool, delay_ms: int, ran: bool, reason: str, repeat: bool
+        self, pick: int, whose: str, counted: bool, delay_ms: int, ran: bool, reason: str, repeat: bool
     ) -> None:
-        token = self._picked(pick, live)
+        token = self._picked(pick, whose)
         item = HandBack(
             id=token.task_id,
             epoch=token.epoch,
@@ -285,8 +297,8 @@ class Life:
         assert self._run(call()) == [wanted]
         assert self._again(repeat, call) in (None, [wanted if wanted in ("stale", "not_found") else "done"])
 
-    def report(self, pick: int, live: bool, number: int, repeat: bool) -> None:
-        token = self._picked(pick, live)
+    def report(self, pick: int, whose: str, number: int, repeat: bool) -> None:
+        token = self._picked(pick, whose)
         item = Report(id=token.task_id, epoch=token.epoch, number=number, progress=b'{"current":1}', health="waiting")
 
         async def call() -> list[str]:
@@ -297,11 +309,11 @@ class Life:
         assert self._again(repeat, call) in (None, [wanted if wanted in ("stale", "not_found") else "done"])
 
     def _some_id(self, pick: int) -> str:
-        chosen = self._submitted or [submission().id]
+        chosen = self._submitted
         return chosen[-1 - pick % len(chosen)]
 
-    def cancel(self, pick: int, live: bool, repeat: bool) -> None:
-        task_id = self._picked(pick, live).task_id if live and self._tokens else self._some_id(pick)
+    def cancel(self, pick: int, whose: str, repeat: bool) -> None:
+        task_id = self._picked(pick, whose).task_id if whose == "holder" else self._some_id(pick)
 
         async def call() -> str:
             try:
@@ -313,8 +325,8 @@ class Life:
         assert self._run(call()) == wanted
         assert self._again(repeat, call) in (None, wanted)
 
-    def redrive(self, pick: int, live: bool, request: str, limit: int, repeat: bool) -> None:
-        dead = [task_id for task_id in self._submitted if self._status(task_id) is Status.FAILED] if live else []
+    def redrive(self, pick: int, whose: str, request: str, limit: int, repeat: bool) -> None:
+        dead = [task_id for task_id in self._submitted if self._status(task_id) is Status.FAILED and whose == "holder"]
         task_id = dead[-1 - pick % len(dead)] if dead else self._some_id(pick)
 
         async def call() -> str:
