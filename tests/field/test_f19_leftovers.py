@@ -8,7 +8,7 @@ from tests.conftest import eventually
 from tests.system.rig import Rig, task_children
 from tests.workers.test_hygiene import descriptors
 
-LONG = (pytest.mark.full, pytest.mark.timeout(300))
+LONG = (pytest.mark.full, pytest.mark.timeout(900))
 HANDLERS = "tests.system.jobs,tests.field.leftovers"
 
 
