@@ -47,7 +47,7 @@ class Fail(Exception):
 
 
 class Stopped(BaseException):
-    """The attempt is to end now. A sync handler sees it raised, an async one is cancelled."""
+    """The attempt is to end now. A sync handler sees it raised, an async one is cancelled; 5 s later it is killed."""
 
 
 class Canceled(Stopped):
