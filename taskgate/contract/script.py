@@ -26,8 +26,12 @@ def refused(error: Exception) -> bool:
 async def drop_idle(redis: Redis, error: BaseException) -> None:
     """After a silence: what the one connection met, the idle ones of its pool would meet one after the other."""
     if isinstance(error, exceptions.TimeoutError):
-        with suppress(*AWAY):
-            await redis.connection_pool.disconnect(inuse_connections=False)
+        idle = redis.connection_pool._available_connections
+        for connection in list(idle):
+            # One by one: the pool's own `disconnect` closes in tasks of their own, when somebody may have taken one.
+            if connection in idle:
+                with suppress(*AWAY):
+                    await connection.disconnect(nowait=True)
 
 
 def arity(source: str) -> int:

@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
-from taskgate.contract.script import FOLDER, Script, arity, refused
+from taskgate.contract.script import FOLDER, Script, arity, drop_idle, refused
 from taskgate.contract.store import Store
 from tests.conftest import Server
 from tests.contract.conftest import LIMITS, read, submission, submit
@@ -179,3 +179,15 @@ async def test_a_read_only_replica_did_nothing(own_server: Server) -> None:
             await Store(client).submit([submission()], LIMITS)
         with pytest.raises(StoreUnavailable):
             await Store(client).probe()
+
+
+async def test_of_the_idle_connections_that_are_dropped_none_is_in_use_again(redis_url: str) -> None:
+    pool = BlockingConnectionPool.from_url(redis_url, protocol=2, max_connections=4)
+    async with Redis.from_pool(pool) as client:
+        taken = [await pool.get_connection() for _ in range(4)]  # type: ignore[no-untyped-call]
+        for connection in taken:
+            await pool.release(connection)
+
+        await asyncio.gather(drop_idle(client, exceptions.TimeoutError()), *(client.ping() for _ in range(4)))
+
+        assert len(pool._available_connections) == 4

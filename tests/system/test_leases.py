@@ -3,13 +3,14 @@
 import asyncio
 import os
 import signal
+import time
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.conftest import eventually
-from tests.system.rig import Rig, is_dead, until_dead
+from tests.system.rig import Rig, descendants, is_dead, until_dead
 from tests.system.ticking import Ticking, freeze, guard_of, parent_of, thaw
 
 LEASE_S = 0.8
@@ -160,3 +161,33 @@ async def _stale_writes(rig: Rig, pid: int) -> int:
 def _attempt(event: Any) -> int:
     data = msgspec.json.decode(event.data)
     return int(data["attempt"] if "attempt" in data else data["data"]["attempt"])
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+async def test_a_dead_machines_task_runs_again_about_a_lease_later(rig: Rig) -> None:
+    """Supervisor, guard and children killed at once. The budget is the lease and 2 s; a busy machine gets 10."""
+    lease_s = 1.0
+    ticking = Ticking(rig, lease_s=lease_s)
+    alive = [await rig.worker(TASKGATE_ASYNC_PROCESSES="0") for _ in range(2)]
+    await rig.gateway()
+    took_s = []
+    for _ in range(5):
+        await ticking.until_whole(*(worker.pid for worker in alive))
+        task_id = await rig.submit("ticks", {"ms": 60_000, "then_ms": 1})
+        holder = parent_of((await ticking.started(task_id)).pid)
+        dead = next(worker for worker in alive if worker.pid == holder)
+        machine = [dead.pid, *descendants(dead.pid)]
+        died = boot_s()
+        for pid in machine:
+            os.kill(pid, signal.SIGKILL)
+        dead.wait()
+        took_s.append((await ticking.started(task_id, attempt=2, within_s=60)).first / 1e9 - died)
+        assert ticking.overlap_ns(task_id) < 0
+        alive = [worker for worker in alive if worker is not dead] + [await rig.worker(TASKGATE_ASYNC_PROCESSES="0")]
+    print(f"lease {lease_s:g} s, death to next attempt: {[round(each, 3) for each in sorted(took_s)]} s")
+    assert max(took_s) < lease_s + 2 * 5, took_s
+
+
+def boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
