@@ -339,3 +339,17 @@ async def test_a_free_guard_costs_nothing(guard: GuardClient, victim: Victim) ->
 def _cpu_ticks(pid: int) -> int:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+async def test_a_guard_that_hangs_is_found_by_the_next_beat(guard: GuardClient, victim: Victim) -> None:
+    """And not only when its supervisor freezes too, and needs it."""
+    await guard.add(victim.pid)
+    deaf = guard.pid
+    assert deaf
+    os.kill(deaf, signal.SIGSTOP)
+
+    guard.deadline(boot_ns() + 3600_000 * MS)
+
+    await until(lambda: guard.alive and guard.pid != deaf)
+    guard.deadline(boot_ns())
+    await victim.until("T")

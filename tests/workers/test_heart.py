@@ -139,3 +139,41 @@ async def test_while_redis_was_away_nobody_was_watched(own_server: Server, heart
         return {worker.id for worker in await store.workers()}
 
     await eventually(left, lambda ids: ids == {"w1"})
+
+
+async def test_past_the_deadline_a_beat_speaks_for_what_it_has_named_alone(
+    heart: Heart, lease: Lease, voice: Voice
+) -> None:
+    """Meanwhile all may have been reaped: what was claimed after the beat was sent is confirmed by the next one."""
+    late = Held("claimed-meanwhile", 1)
+    named: list[list[Held]] = [[], [late], [late], [late]]
+    voice.names = lambda partition: named.pop(0)  # type: ignore[method-assign]
+    lease.answered(boot_ns() - int(LEASE_S * 1e9))
+    over_ns = lease.deadline_ns
+
+    assert await heart.beat()
+    assert lease.deadline_ns == over_ns
+    assert await heart.beat()
+    assert lease.holds
+
+
+async def test_before_the_deadline_every_answered_beat_extends_the_lease(
+    heart: Heart, lease: Lease, voice: Voice
+) -> None:
+    named: list[list[Held]] = [[], [Held("claimed-meanwhile", 1)]]
+    voice.names = lambda partition: named.pop(0)  # type: ignore[method-assign]
+    lease.answered(boot_ns())
+    deadline_ns = lease.deadline_ns
+
+    assert await heart.beat()
+    assert lease.deadline_ns > deadline_ns
+
+
+async def test_time_past_the_deadline_is_counted_as_paused(lease: Lease) -> None:
+    assert lease.paused_ns() == 0
+    lease.answered(boot_ns())
+    assert lease.paused_ns() == 0
+    lease.answered(boot_ns() - int((LEASE_S + 2) * 1e9))
+    assert lease.paused_ns() >= 2e9
+    lease.answered(boot_ns())
+    assert 2e9 <= lease.paused_ns() < 3e9
