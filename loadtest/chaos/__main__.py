@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make chaos ARGS=…", description=__doc__)
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
-    parser.add_argument("--users", type=int, default=40, help="clients at the same time")
+    parser.add_argument("--users", type=int, default=30, help="clients at the same time")
     parser.add_argument("--keep", action="store_true", help="keep the evidence of a good run too")
     return parser
 

@@ -129,7 +129,7 @@ class Chaos:
         if not supervisor or not children or self._lock(self._site.valkey).locked():
             return False
         async with self._lock(supervisor), self._lock(self._site.valkey):
-            await self._freeze(self._rng.choice(children), "child", self._rng.uniform(0.05, LEASE_S / 2))
+            await self._freeze(self._rng.choice(children), "child", self._rng.uniform(0.05, 1))
         return True
 
     async def _freeze(self, pid: int, what: str, seconds: float) -> None:
@@ -157,7 +157,7 @@ class Chaos:
         if supervisor is None or supervisor.pid is None:
             return False
         async with self._lock(supervisor):
-            await self._freeze(supervisor.pid, supervisor.name, self._rng.uniform(0.2, 3) * LEASE_S)
+            await self._freeze(supervisor.pid, supervisor.name, self._rng.uniform(0.1, 2.5) * LEASE_S)
         return True
 
     async def stop_supervisor(self) -> bool:

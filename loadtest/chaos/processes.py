@@ -66,7 +66,7 @@ async def until(holds: Callable[[], bool], *, within_s: float) -> bool:
     while not holds():
         if time.monotonic() > deadline:
             return False
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
     return True
 
 

@@ -19,7 +19,7 @@ from loadtest.chaos.link import Link
 from loadtest.chaos.processes import Place
 from taskgate.contract.store import Store
 
-LEASE_S = 1.5
+LEASE_S = 3.0
 GRACE_S = 6.0
 STOP_SLACK_S = 30.0
 """How much longer than its grace a stop may take here: the machine is as busy as we make it."""
@@ -110,7 +110,7 @@ class Site:
                 if place.ended():
                     asyncio.get_running_loop().call_later(self._rng.uniform(0.05, 1.0), self._restart, place)
             processes.bury_orphans(self._known())
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.2)
 
     def _restart(self, place: Place) -> None:
         if not self._closing and place.process is None:

@@ -14,7 +14,7 @@ import httpx
 
 from loadtest.ledger import FINAL
 
-POLL_S = (0.1, 0.5)
+POLL_S = (0.5, 2.0)
 LONGEST_WAIT_S = 2.0
 """A refused user comes again that soon, whatever it was told: time is short here."""
 
