@@ -111,14 +111,15 @@ class SyncChild:
         call = execution.prepare(self._handlers.get(task.type), task.type, task.payload)
         if isinstance(call, Outcome):
             return call
-        if (reason := attempt.stop_reason) is not None:
-            return execution.stopped(reason, attempt)
         result: object = _NOTHING
         try:
             limit_mb = call.handler.options.memory_limit_mb
             with nullcontext() if limit_mb is None else memory_limit(limit_mb):
                 try:
                     self._armed = task.seq, record
+                    # Only now: a stop that came between a look and the arming would be heard by nobody.
+                    if (reason := attempt.stop_reason) is not None:
+                        return execution.stopped(reason, attempt)
                     result = call.handler.call(call.payload, attempt)
                 finally:
                     self._armed = None  # before the limit is lifted: no stop may come between

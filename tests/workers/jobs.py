@@ -308,6 +308,11 @@ def eats(payload: int) -> int:
     return len(bytearray(payload * 1024 * 1024))
 
 
+@handler("limited_forever", memory_limit_mb=4096)
+def limited_forever(payload: Any) -> None:
+    time.sleep(3600)
+
+
 @handler("eats_freely")
 def eats_freely(payload: int) -> int:
     return len(bytearray(payload * 1024 * 1024))

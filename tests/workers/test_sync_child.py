@@ -269,6 +269,20 @@ async def test_a_handler_that_looks_can_stop_by_itself(child: Child) -> None:
     assert (await watched.done(seq)).outcome in ("succeeded", "canceled")
 
 
+async def test_a_stop_at_any_moment_is_heard(child: Child) -> None:
+    """Also at the one just before the handler is called."""
+    watched = await child(slots=2).ready()
+    for n in range(100):
+        seq = watched.hand("limited_forever")
+        while watched.process.running() != seq:
+            pass
+        strikes_ns = boot_ns() + n % 50 * 10_000
+        while boot_ns() < strikes_ns:
+            pass
+        watched.process.soft_stop(seq, StopReason.CANCEL)
+        assert (await watched.done(seq)).outcome == "canceled", n
+
+
 async def test_a_stop_is_raised_once(child: Child) -> None:
     """Whoever cleans up is not interrupted by the same request."""
     watched = await child().ready()
