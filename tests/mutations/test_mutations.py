@@ -35,7 +35,7 @@ def test_the_tests_that_must_notice_it_exist(mutation: Mutation) -> None:
             for node in ast.walk(ast.parse((ROOT / path).read_text()))
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         }
-        assert name.partition("[")[0] in functions, test
+        assert not name or name.partition("[")[0] in functions, test
 
 
 def test_every_mutation_has_a_name_of_its_own() -> None:
