@@ -6,7 +6,7 @@ from taskgate.contract import keys
 from taskgate.contract.models import BeatValue, Held, Served
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
-from tests.conftest import Clock
+from tests.conftest import Clock, eventually
 from tests.contract.conftest import LEASE_MS, SERVED, Hand, read, submission, submit, worker_info
 from tests.contract.invariants import everything
 
@@ -17,6 +17,19 @@ async def test_every_beat_moves_the_counter_and_publishes_the_lease(store: Store
     assert second.counter == first.counter + 1
     assert second.beats == {"w1": BeatValue(second.counter, LEASE_MS)}
     assert await redis_client.hget(keys.beats(0), "w1") == b"%d:%d" % (second.counter, LEASE_MS)
+
+
+async def test_a_beat_is_told_to_all_supervisors_at_once(w1: Hand, redis_client: Redis) -> None:
+    async with redis_client.pubsub(ignore_subscribe_messages=True) as pubsub:
+        await pubsub.subscribe(keys.notices(0))
+
+        async def heard() -> bytes | None:
+            message = await pubsub.get_message(timeout=0.1)
+            return message["data"] if message else None
+
+        await heard()
+        answer = await w1.beat()
+        assert await eventually(heard, bool) == b"beat 0 w1 %d:%d" % (answer.counter, LEASE_MS)
 
 
 async def test_a_beat_shows_all_supervisors(w1: Hand, w2: Hand) -> None:
