@@ -110,6 +110,20 @@ async def test_what_a_child_has_received_is_not_taken_back(runner: Runner, store
     assert (await read(store, task_id)).status is Status.SUCCEEDED
 
 
+async def test_a_cancel_is_told_when_it_has_happened(runner: Runner, store: Store, lease: Lease) -> None:
+    task_id = await hand_over(runner, store, lease, "sleeps", b"3600")
+    await until(lambda: any(child.running() for child in runner.pools["sync"].children))
+    [child] = [child for child in runner.pools["sync"].children if child.load]
+    os.kill(child.pid, signal.SIGSTOP)  # it hears nothing for a while
+    assert await store.cancel(task_id) is Status.CANCELING
+    runner.cancel(task_id)
+
+    assert {(await read(store, task_id)).status for _ in range(50)} == {Status.CANCELING}
+    os.kill(child.pid, signal.SIGCONT)
+    await until(lambda: not len(runner.holdings))
+    assert (await read(store, task_id)).status is Status.CANCELED
+
+
 async def test_what_a_drain_stops_is_handed_back_uncounted(runner: Runner, store: Store, lease: Lease) -> None:
     task_id = await hand_over(runner, store, lease, "sleeps", b"3600")
     await until(lambda: any(child.running() for child in runner.pools["sync"].children))
