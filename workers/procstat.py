@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from workers.orphans import descendants_of
+
 _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _BUFFER = 1024
@@ -88,12 +90,15 @@ class Memory:
         resident, shared = (pages * _PAGE_BYTES for pages in self._pages())
         # What lies in memfds is memory also where it is not mapped, and counts once where it is.
         alone = resident - shared + max(shared, _memfd_bytes(self._pid))
-        return alone + sum(_resident(pid) for pid in _descendants(self._pid))
+        return alone + sum(_resident(pid) for pid in descendants_of(self._pid))
 
     def exact(self) -> int:
         """Shared pages are shared out. Takes milliseconds where much is mapped."""
-        started = _descendants(self._pid)
-        return sum(map(_proportional, (self._pid, *started))) if started else self.used()
+        if not (started := descendants_of(self._pid)):
+            return self.used()
+        _, shared = self._pages()
+        unmapped = max(0, _memfd_bytes(self._pid) - shared * _PAGE_BYTES)
+        return unmapped + sum(map(_proportional, (self._pid, *started)))
 
     def close(self) -> None:
         os.close(self._statm)
@@ -120,23 +125,16 @@ def _proportional(pid: int) -> int:
     return _resident(pid)
 
 
-def _descendants(pid: int) -> list[int]:
-    """What its main thread started, and so on; empty where the kernel does not say."""
-    with contextlib.suppress(OSError):
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        return children + [each for child in children for each in _descendants(child)]
-    return []
-
-
 def _memfd_bytes(pid: int) -> int:
-    total = 0
+    """Each file once, however many descriptors there are of it."""
+    sizes: dict[int, int] = {}
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
         for descriptor in itertools.islice(descriptors, _DESCRIPTORS):
             with contextlib.suppress(OSError):
                 file = descriptor.stat()
                 if file.st_dev == _memfd_device():
-                    total += file.st_blocks * 512
-    return total
+                    sizes[file.st_ino] = file.st_blocks * 512
+    return sum(sizes.values())
 
 
 @functools.cache

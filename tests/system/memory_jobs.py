@@ -29,7 +29,7 @@ def fill_small_objects() -> Any:
     until = time.monotonic() + 30
     kept: list[Any] = []
     while time.monotonic() < until:
-        kept.append([float(len(kept))])
+        kept.append([float(n) for n in range(1000)])
     return kept
 
 

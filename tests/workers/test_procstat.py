@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.procstat import OomKills, ProcStat
+from workers.procstat import Memory, OomKills, ProcStat
 
 _BURN = """
 import threading, time
@@ -73,3 +73,49 @@ def test_a_process_that_is_gone_has_no_numbers(burned: "subprocess.Popen[str]") 
 
 def test_where_nothing_was_killed_for_want_of_memory_nothing_is_told() -> None:
     assert not OomKills().recent()
+
+
+_HOLD = """
+import mmap, os, subprocess, sys, threading
+size = 100_000_000
+how = sys.argv[1]
+if how == "memfd":
+    held = os.memfd_create("held")
+    os.write(held, bytes(size))
+elif how == "mapped memfd":
+    held = os.memfd_create("held")
+    os.ftruncate(held, size)
+    mapped = mmap.mmap(held, size)
+    mapped.write(bytes(size))
+elif how == "process":
+    def start():
+        global held
+        held = subprocess.Popen([sys.executable, "-c", "b = b'x' * 100_000_000; print(flush=True); input()"],
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        held.stdout.readline()
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+elif how == "fork":
+    held = b"x" * size
+    for _ in range(3):
+        if not os.fork():
+            sys.stdin.read()
+            os._exit(0)
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["memfd", "mapped memfd", "process", "fork"])
+def test_memory_is_counted_wherever_it_lies_and_once(how: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()
+        memory = Memory(process.pid)
+
+        assert 100_000_000 < memory.exact() < 180_000_000
+        assert memory.used() >= memory.exact()
+        memory.close()
