@@ -186,6 +186,12 @@ local function purge(member)
     redis.call("ZREM", prefix .. "final", member)
     redis.call("ZREM", prefix .. "heavy", member)
     tally("kept:bytes", -tonumber(bytes))
+    -- Clients name queues as they like: the measured speed of one that is not in use goes with its tasks.
+    local used = redis.call("HMGET", usage_key, "waiting:queue:" .. queue, "running:queue:" .. queue)
+    if not used[1] and not used[2] then
+        redis.call("HDEL", usage_key, "drain_at:" .. queue, "drain_n:" .. queue, "drain_rate:" .. queue,
+            "room_at:" .. queue)
+    end
 end
 
 -- Drop payload and result of a finished task; the rest of it stays.
