@@ -13,7 +13,7 @@ from tests.conftest import eventually
 from tests.system.rig import Rig, descendants, is_dead, until_dead
 from tests.system.ticking import Ticking, freeze, guard_of, parent_of, thaw
 
-LEASE_S = 0.8
+LEASE_S = 1.2
 LONG = (pytest.mark.full, pytest.mark.timeout(500))
 
 
