@@ -1,6 +1,7 @@
 """Whoever waits for Redis may be cancelled at any moment: nobody gets another's answer, no connection is lost."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import Counter
@@ -8,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import uvloop
+from redis import exceptions
 from redis.asyncio import Redis
 
 from taskgate.contract.connection import Role, connect, connections
@@ -133,12 +135,15 @@ def test_closing_a_client_does_not_fail_because_the_machine_is_busy(redis_url: s
     """On uvloop, as the services run; each turn of the loop takes longer than the client waits for anything."""
 
     async def close() -> None:
-        client = connect(load({}, redis_url=redis_url, lease_s=0.3), "supervisor-beat")
-        await client.ping()
+        client = connect(load({}, redis_url=redis_url, lease_s=1.2), "supervisor-beat")
+        connected = False
+        while not connected:
+            with contextlib.suppress(exceptions.TimeoutError):
+                connected = await client.ping()
         calm = asyncio.Event()
 
         def stall(turns: int) -> None:
-            time.sleep(0.06)
+            time.sleep(0.25)
             if turns:
                 asyncio.get_running_loop().call_soon(stall, turns - 1)
             else:
