@@ -15,11 +15,12 @@ def worst_case_bytes(settings: Settings, limits_mb: Sequence[int | None]) -> int
     """Of one supervisor. `limits_mb`: `memory_limit_mb` of each sync type; what types without one take comes on top.
 
     worker_processes × 1.25 × largest limit, other processes as they start, and every task in hand with its payload
-    and its result. A child is at least a process; beside the working ones there are a spare and one for async suspects.
+    and its result. A child is at least a process. Beside the working ones there may be a spare and one that exits, and
+    where there are async ones, one for suspects and one that takes over from another.
     """
     largest = max((limit for limit in limits_mb if limit), default=0) * _MIB * 5 // 4
     working = settings.worker_processes * max(PROCESS_BYTES, largest)
-    others = 1 + 1 + settings.async_processes + (settings.async_processes > 0)
+    others = 3 + settings.async_processes + 2 * (settings.async_processes > 0)
     in_hand = settings.worker_processes * PIPELINE + settings.async_processes * settings.async_slots
     return working + others * PROCESS_BYTES + in_hand * (settings.max_body_bytes + settings.result_max_bytes)
 

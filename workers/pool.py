@@ -147,8 +147,8 @@ class Pool:
 
     def fill(self) -> None:
         """Start what is missing, the spare included."""
-        spares = max(int(self.spec.kind == "sync"), len(self._due - self._retiring))
-        wanted = 0 if self._stopping or not self.size else self.size + spares
+        spare = self.spec.kind == "sync" or bool(self._due - self._retiring)
+        wanted = 0 if self._stopping or not self.size else self.size + spare
         have = len(self._children) - len(self._retiring) + self._starting
         for _ in range(wanted - have):
             self._starting += 1
@@ -168,7 +168,9 @@ class Pool:
         return self._max_rss_bytes is not None and child.memory.resident() > self._max_rss_bytes
 
     def _replace_due(self) -> None:
-        """As many as there are children that have run nothing yet."""
+        """As many as there are children that have run nothing yet; async ones, which take long to end, one by one."""
+        if self.spec.kind == "async" and self._retiring:
+            return
         unused = sum(child not in self._used for child in self._children if self._can_work(child))
         for child in list(self._due - self._retiring)[:unused]:
             log.info("child is recycled", pid=child.pid, tasks=child.handed, rss_bytes=child.memory.resident())
@@ -245,4 +247,5 @@ class Pool:
             each.discard(child)
         self._buried.set()
         self.fill()
+        self._replace_due()
         self._on_change()
