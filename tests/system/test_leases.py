@@ -15,6 +15,7 @@ from tests.system.ticking import Ticking, freeze, guard_of, parent_of, thaw
 
 LEASE_S = 1.2
 LONG = (pytest.mark.full, pytest.mark.timeout(500))
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
@@ -74,7 +75,6 @@ async def test_a_takeover_from_a_frozen_supervisor_never_overlaps(ticking: Ticki
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
 async def test_without_its_guard_a_frozen_supervisors_task_overlaps(ticking: Ticking) -> None:
     """That the test above is not blind."""
     found = await overlaps_of(ticking, rounds=20, pairs=2, guarded=False)
@@ -164,7 +164,6 @@ def _attempt(event: Any) -> int:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
 async def test_a_dead_machines_task_runs_again_about_a_lease_later(rig: Rig) -> None:
     """Supervisor, guard and children killed at once. The budget is the lease and 2 s; a busy machine gets 10."""
     lease_s = 1.0

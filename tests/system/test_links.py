@@ -13,6 +13,7 @@ from tests.system.ticking import Ticking
 
 LEASE_S = 1.0
 LONG = (pytest.mark.full, pytest.mark.timeout(400))
+pytestmark = pytest.mark.timeout(200)
 
 
 async def _freeze(link: Proxy, rng: random.Random) -> None:
