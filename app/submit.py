@@ -13,13 +13,16 @@ from app.reply import Caller, Reply
 from app.snapshots import Snapshots
 from app.types import TypeRegistry
 from taskgate.contract import ids
-from taskgate.contract.errors import IdempotencyConflict, QueueFull, TaskgateError
+from taskgate.contract.errors import IdempotencyConflict, OutcomeUnknown, QueueFull, TaskgateError
 from taskgate.contract.group import Group
 from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec, TypeInfo
 from taskgate.contract.store import Store
 
 Outcome = Accepted | QueueFull | IdempotencyConflict
+
+ANSWER_WITHIN_S = 4.0
+"""Longer than one call may take; but a slow one may be behind another, and each of its steps be slow by itself."""
 
 LARGE_BYTES = 65_536
 """From here on bodies are checked one by one, so that others get their turn in between."""
@@ -77,7 +80,10 @@ class SubmitEndpoint:
             fingerprint=sha256(media_type + b"\0" + body).hexdigest() if idempotency else "",
         )
         try:
-            outcome = await self._groups[self._store.partition_of(task_id)](submission)
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                outcome = await self._groups[self._store.partition_of(task_id)](submission)
+        except TimeoutError:
+            raise problem_of(OutcomeUnknown("no answer yet"), task_id=task_id) from None
         except TaskgateError as error:
             raise problem_of(error, task_id=task_id) from error
         if not isinstance(outcome, Accepted):

@@ -80,6 +80,23 @@ async def test_a_submission_without_an_answer_says_so_and_names_the_task(
         assert again.json()["id"] == unknown.json()["task_id"]
 
 
+async def test_nobody_waits_for_a_slow_server_longer_than_promised(
+    gateway_of: Callable[..., Door], own_server: Server, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F20: within 5 s, also behind another call; what was sent is carried out all the same."""
+    monkeypatch.setattr("app.submit.ANSWER_WITHIN_S", 0.2)
+    async with client_of(gateway_of(redis_url=own_server.url)) as http:
+        await submit(http)
+        await admin.client_pause(1000)
+        answers = [await http.post("/tasks", json=BODY) for _ in range(2)]
+        assert [(each.status_code, each.json()["outcome"]) for each in answers] == [(503, "unknown")] * 2
+
+        async def read() -> set[int]:
+            return {(await http.get(f"/tasks/{each.json()['task_id']}")).status_code for each in answers}
+
+        await eventually(read, lambda found: found == {200})
+
+
 async def test_a_full_memory_refuses_submissions_only(
     gateway_of: Callable[..., Door], own_server: Server, admin: Any
 ) -> None:

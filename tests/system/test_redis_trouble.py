@@ -63,6 +63,7 @@ async def loading(rig: Rig, writes: int = 4000) -> None:
     starting = asyncio.ensure_future(back(rig, "--key-load-delay", "1000"))
     await eventually(lambda: says_loading(rig), bool)
     await starting
+    await rig.redis.delete("ballast")
 
 
 async def says_loading(rig: Rig) -> bool:
@@ -147,7 +148,7 @@ async def test_nothing_is_lost_or_burned_and_claims_go_on_at_once(
 
     assert took_s < 5 * CLAIMS_WITHIN_S
     assert traffic.live
-    assert traffic.slowest_s < 5 * 2, "a submission waited for longer than our timeouts allow"
+    assert traffic.slowest_s < 5 * 5, "F20: an answer within 5 s"
     if trouble is scripts_forgotten:
         assert set(traffic.answers) == {"202"}, traffic.answers
     await eventually(lambda: _ours(rig), _within_policy, within_s=30)
