@@ -126,6 +126,7 @@ async def test_an_async_child_is_replaced_while_it_ends_its_longest_task(rig: Ri
     assert (after["status"], after["attempt"]) == ("succeeded", 1)
 
 
+@pytest.mark.full
 async def test_a_child_that_has_grown_is_replaced(rig: Rig) -> None:
     await serving(rig, TASKGATE_WORKER_PROCESSES="1", TASKGATE_CHILD_MAX_RSS_MB="200")
 

@@ -313,6 +313,16 @@ def limited_forever(payload: Any) -> None:
     time.sleep(3600)
 
 
+_kept: list[bytearray] = []
+
+
+@handler("keeps")
+def keeps(payload: int) -> int:
+    """Leaves so many MiB to the next task."""
+    _kept.append(bytearray(b"x" * 1024 * 1024) * payload)
+    return payload
+
+
 @handler("eats_freely")
 def eats_freely(payload: int) -> int:
     return len(bytearray(payload * 1024 * 1024))

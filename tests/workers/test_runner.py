@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -39,9 +40,15 @@ async def lease(guard: GuardClient) -> Lease:
 
 
 @pytest.fixture
-async def runner(store: Store, lease: Lease, guard: GuardClient) -> AsyncIterator[Runner]:
+def more() -> dict[str, Any]:
+    """Settings of one test."""
+    return {}
+
+
+@pytest.fixture
+async def runner(store: Store, lease: Lease, guard: GuardClient, more: dict[str, Any]) -> AsyncIterator[Runner]:
     runner = Runner(
-        load({}, handlers=(JOBS,), worker_processes=1, async_processes=0),
+        load({}, handlers=(JOBS,), worker_processes=1, async_processes=0, **more),
         store,
         Outbox(store, "w1", lease),
         lease,
@@ -173,3 +180,13 @@ async def test_what_is_lost_is_that_very_attempt(runner: Runner, store: Store) -
     assert len(runner.holdings) == 1
     runner.lost(holding.id, holding.task.epoch)
     assert len(runner.holdings) == 0
+
+
+@pytest.mark.parametrize("more", [{"child_max_tasks": 1}, {"child_max_rss_mb": 150}])
+async def test_a_child_that_is_due_is_replaced_by_one_that_is_ready(runner: Runner, store: Store, lease: Lease) -> None:
+    await hand_over(runner, store, lease, "keeps", b"150")
+    [worked] = [child for child in runner.pools["sync"].children if child.load]
+
+    await until(lambda: worked not in runner.pools["sync"].children)
+    assert not len(runner.holdings)
+    await until(lambda: runner.room().sync == 1)
