@@ -45,7 +45,7 @@ def _writable(item: T, error: Exception) -> T:
 class Outbox:
     """Finishes and hand-backs may be repeated by token, so they are, as soon as a beat has been answered again.
 
-    Reports are not: the next one says it better.
+    So are reports with events or a checkpoint, by their number. Others are not: the next one says it better.
     """
 
     def __init__(self, store: Store, worker_id: str, lease: Lease) -> None:
@@ -55,6 +55,7 @@ class Outbox:
         self._finishes = [Group(self._repeated(store.finish, partition), size=_size) for partition in store.partitions]
         self._hand_backs = [Group(self._repeated(store.hand_back, partition)) for partition in store.partitions]
         self._reports = [Group(self._once(partition)) for partition in store.partitions]
+        self._lasting = [Group(self._repeated(store.report, partition)) for partition in store.partitions]
 
     def finish(self, partition: int, item: Finish) -> asyncio.Future[str]:
         """The new status, `done`, `stale` or `not_found`."""
@@ -63,8 +64,10 @@ class Outbox:
     def hand_back(self, partition: int, item: HandBack) -> asyncio.Future[str]:
         return self._hand_backs[partition](item)
 
-    def report(self, partition: int, item: Report) -> asyncio.Future[str | None]:
-        """The store's word, None when it could not be reached."""
+    def report(self, partition: int, item: Report, *, lasting: bool = False) -> asyncio.Future[str | None]:
+        """The store's word, None when it could not be reached. `lasting`: not before it is."""
+        if lasting:
+            return cast("asyncio.Future[str | None]", self._lasting[partition](item))
         return self._reports[partition](item)
 
     def _repeated(

@@ -46,6 +46,12 @@ class _Told:
     health: str = ""
     effort_ns: int = 0
     event_ns: int = 0
+    lasting: asyncio.Future[str | None] | None = None
+    """The last report that carried what must not be lost."""
+
+    @property
+    def is_sending(self) -> bool:
+        return self.lasting is not None and not self.lasting.done()
 
 
 class Telemetry:
@@ -110,10 +116,11 @@ class Telemetry:
         return _effort(holding, cpu_ms=run_cpu_ms, wait_ms=wait_ms, gc_ms=gc_ms, rss=rss, shared=shared)
 
     def flush(self, holding: Holding) -> asyncio.Future[str | None] | None:
-        """Send what an attempt emitted and has not been written yet; None when there is nothing."""
-        if not holding.events and not holding.checkpoint:
-            return None
-        return self._send(holding)
+        """Send what an attempt emitted; done when all of it is written. None when it is already."""
+        if holding.events or holding.checkpoint:
+            return self._send(holding)
+        told = self._told.get(holding)
+        return told.lasting if told is not None and told.is_sending else None
 
     def _track(self, child: ChildProcess) -> _Track:
         if child not in self._tracks:
@@ -144,6 +151,8 @@ class Telemetry:
         now_ns: int,
     ) -> None:
         told = self._told.setdefault(holding, _Told(event_ns=now_ns))
+        if told.is_sending:
+            return  # what came after it would be written before it, and it then taken for a repeat
         shared = child.spec.kind == "async"
         report: dict[str, bytes | str] = {}
         if task.progress is not None and task.progress.at_ns != told.progress_at_ns:
@@ -202,20 +211,20 @@ class Telemetry:
             events=events,
             **fields,  # type: ignore[arg-type]
         )
-        answer = self._outbox.report(holding.task.partition, item)
+        lasting = bool(events or checkpoint)
+        answer = self._outbox.report(holding.task.partition, item, lasting=lasting)
 
         def heard(future: asyncio.Future[str | None]) -> None:
-            if not future.cancelled() and (error := future.exception()) is not None:
-                log.error("the store refused a report", task_id=holding.id, error=repr(error))
+            if future.cancelled():
                 return
-            word = None if future.cancelled() else future.result()
-            if word is None:  # never written: what must not be lost goes with the next one
-                holding.events[:0] = events
-                holding.checkpoint = holding.checkpoint or checkpoint
-            elif word in ("stale", "not_found"):
+            if (error := future.exception()) is not None:
+                log.error("the store refused a report", task_id=holding.id, error=repr(error))
+            elif future.result() in ("stale", "not_found"):
                 self._stale(holding)
 
         answer.add_done_callback(heard)
+        if lasting:
+            self._told.setdefault(holding, _Told(event_ns=boot_ns())).lasting = answer
         return answer
 
 

@@ -18,7 +18,6 @@ async def test_each_death_has_its_cause_and_every_echo_its_result(rig: Rig, coun
     if recycled:
         rig.settings["TASKGATE_CHILD_MAX_TASKS"] = "1"
     supervisor = await rig.worker()
-    later = "dies_later" if recycled else "dies_later_in_its_own"
     echoes: dict[str, int] = {}
     deaths: dict[str, tuple[str, object]] = {}
     done: list[str] = []
@@ -28,19 +27,17 @@ async def test_each_death_has_its_cause_and_every_echo_its_result(rig: Rig, coun
             deaths[await accept(rig, "exits_at_once", max_attempts=2)] = ("exit_code", 7)
             deaths[await accept(rig, "raises_signal", int(signal.SIGSEGV), max_attempts=2)] = ("signal", "SIGSEGV")
             deaths[await accept(rig, "raises_signal", int(signal.SIGKILL), max_attempts=2)] = ("signal", "SIGKILL")
-            done.append(await accept(rig, later))
+            done.append(await accept(rig, "dies_later_in_its_own", max_attempts=20))
 
     for record, (field, value) in zip(await ended(rig, *deaths, within_s=120), deaths.values(), strict=True):
         assert (record.status, record.attempt, error(record)[field]) == ("failed", 2, value)
-    again = 0
     for record, n in zip(await ended(rig, *echoes), echoes.values(), strict=True):
-        assert (record.status, record.result) == ("succeeded", b"%d" % n)
-        again += record.attempt - 1
-    for record in await ended(rig, *done):
-        assert (record.status, record.attempt, record.result) == ("succeeded", 1, b'"done"')
+        assert (record.status, record.attempt, record.result) == ("succeeded", 1, b"%d" % n)
+    finished = await ended(rig, *done)
     runs = [run.task_id for run in rig.runs()]
-    assert sum(task_id in echoes for task_id in runs) <= count + again
-    assert again <= (len(done) if recycled else 0)
-    assert sorted(task_id for task_id in runs if task_id in done) == sorted(done)
+    assert sorted(task_id for task_id in runs if task_id in echoes) == sorted(echoes)
+    for record in finished:
+        # On a busy machine 5 ms may be over before the end is sent: then it is no end, but a death.
+        assert (record.status, record.result, record.attempt) == ("succeeded", b'"done"', runs.count(record.id))
     if not recycled:
         await whole(rig, supervisor.pid, sync=4)

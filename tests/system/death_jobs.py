@@ -209,7 +209,7 @@ def dies_later(payload: Any, attempt: Attempt) -> str:
     return "done"
 
 
-@handler("dies_later_in_its_own", fresh_process=True)
+@handler("dies_later_in_its_own", fresh_process=True, retry_base_s=0.05)
 def dies_later_in_its_own(payload: Any, attempt: Attempt) -> str:
     return dies_later(payload, attempt)
 

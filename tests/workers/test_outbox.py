@@ -8,11 +8,15 @@ from redis.asyncio import Redis
 from taskgate.contract.models import Finish, Submission
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
+from taskgate.settings import load
 from tests.conftest import Server
 from tests.contract.conftest import Hand, submission, submit
 from tests.workers.conftest import until
+from workers.ends import Ends
+from workers.holdings import Holding, Holdings
 from workers.lease import Lease
 from workers.outbox import Outbox
+from workers.telemetry import Telemetry
 
 
 class NoGuard:
@@ -71,3 +75,38 @@ async def test_an_end_is_sent_again_until_it_is_answered(own_server: Server) -> 
 
         assert await asyncio.wait_for(end, 20) == "succeeded"
         assert await store.result(task.id) == (Status.SUCCEEDED, b"1")
+
+
+async def test_what_an_attempt_emitted_outlasts_an_outage_and_comes_before_its_end(store: Store) -> None:
+    lease = Lease(6, NoGuard())  # type: ignore[arg-type]
+    outbox = Outbox(store, "w1", lease)
+    hand = Hand(store, "w1")
+    await hand.beat()
+    await submit(store)
+    task = await hand.claim_one()
+    holdings = Holdings()
+    telemetry = Telemetry(
+        holdings,
+        outbox,
+        children=list,
+        now_ms=lambda: 0,
+        paused=lambda: False,
+        stall_after_s=30,
+        stale=lambda holding: None,
+    )
+    ends = Ends(load({}), holdings, outbox, telemetry, handlers={}, worker_id="w1")
+    holding = Holding(task, events=[("custom", b'{"n":1}')], checkpoint=b"1")
+    holdings.add(holding)
+
+    first = telemetry.flush(holding)  # sent while Redis is away
+    assert first is not None
+    holding.events.append(("killed", b"{}"))
+    ends.finish(holding, "retry", error=b'{"kind":"timeout"}')
+    await asyncio.sleep(0.05)
+    assert not first.done()
+    lease.answered(0)
+
+    await until(lambda: len(holdings) == 0)
+    told = [event.name for event in await store.events(task.id)]
+    assert told == ["status", "custom", "killed", "status"]
+    assert [word.data for word in await store.events(task.id)][1] == b'{"n":1}'
