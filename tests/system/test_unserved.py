@@ -19,7 +19,7 @@ async def test_a_type_whose_last_supervisor_is_gone_fails_while_another_lives(ri
 
     assert {(await rig.task(task_id))["status"] for task_id in waiting} == {"queued"}
     os.kill(other.pid, signal.SIGCONT)
-    ended = [await rig.ended(task_id, within_s=40) for task_id in waiting]
+    ended = [await rig.ended(task_id, within_s=60) for task_id in waiting]
     assert [(task["status"], task["attempt"], task["error"]["kind"]) for task in ended] == [
         ("failed", 0, "unknown_type")
     ] * 2
@@ -32,7 +32,7 @@ async def test_a_type_whose_last_supervisor_is_gone_fails_while_another_lives(ri
 
 
 async def test_a_type_whose_supervisor_comes_back_in_time_loses_nothing(rig: Rig) -> None:
-    rig.settings |= {"TASKGATE_LEASE_S": "1", "TASKGATE_UNKNOWN_TYPE_AFTER_S": "60"}
+    rig.settings |= {"TASKGATE_LEASE_S": "1", "TASKGATE_UNKNOWN_TYPE_AFTER_S": "120"}
     serves = await rig.worker(TASKGATE_HANDLERS="tests.system.jobs")
     await rig.gateway()
     await rig.worker(TASKGATE_HANDLERS="workers.handlers")
