@@ -73,14 +73,15 @@ def victim() -> Iterator[Victim]:
 
 
 async def test_at_the_deadline_the_group_is_stopped(guard: GuardClient, victim: Victim) -> None:
-    deadline = boot_ns() + 150 * MS
+    deadline = boot_ns() + 500 * MS
     guard.deadline(deadline)
     await guard.add(victim.pid)
-    assert victim.states() == {"S"}
 
-    while boot_ns() < deadline - 20 * MS:
-        assert "T" not in victim.states()
+    states = victim.states()
+    while boot_ns() < deadline:  # what was read before it, whatever the machine's speed
+        assert states == {"S"}
         await asyncio.sleep(0.005)
+        states = victim.states()
     await victim.until("T")
 
     assert boot_ns() - deadline < 500 * MS, "10 ms are wanted; the machine of the tests may be busy"
