@@ -15,6 +15,7 @@ from tests.system.rig import FINAL, Rig
 
 LEASE_S = 1
 BUSY_S = 3 * LEASE_S
+pytestmark = pytest.mark.timeout(300)
 KILL_S = 5.0
 """Grace between the soft signal and the kill (`workers.stops`)."""
 
@@ -49,6 +50,7 @@ async def test_a_call_that_keeps_the_gil_for_three_leases_runs_once(service: Rig
     await runs_once(service, task_id, at_least_s=BUSY_S / 2)
 
 
+@pytest.mark.full
 async def test_a_blocked_event_loop_runs_its_task_once(service: Rig) -> None:
     task_id = await service.submit("blocks_loop", {"ms": BUSY_S * 1000})
     await runs_once(service, task_id, at_least_s=BUSY_S)
@@ -66,6 +68,7 @@ async def test_four_busy_handlers_a_cpu_run_once_each(rig: Rig) -> None:
     assert "supervisor is dead" not in (rig.folder / "worker.log").read_text()
 
 
+@pytest.mark.full
 async def test_a_timeout_shorter_than_the_call_kills_it_in_time(service: Rig) -> None:
     task_id = await service.submit(
         "holds_gil", {"power": size_for("power", 40 * BUSY_S)}, timeout_s=LEASE_S, max_attempts=1

@@ -84,7 +84,7 @@ async def test_at_the_deadline_the_group_is_stopped(guard: GuardClient, victim: 
         states = victim.states()
     await victim.until("T")
 
-    assert boot_ns() - deadline < 500 * MS, "10 ms are wanted; the machine of the tests may be busy"
+    assert boot_ns() - deadline < 2000 * MS, "10 ms are wanted; the machine of the tests may be busy"
     await until(lambda: guard.paused)
 
 
