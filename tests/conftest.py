@@ -20,6 +20,8 @@ from taskgate.contract.store import Store
 
 T = TypeVar("T")
 
+pytest.register_assert_rewrite("tests.contract.invariants", "tests.contract.life", "tests.contract.reference")
+
 
 @dataclass
 class Server:
