@@ -70,6 +70,7 @@ async def test_retries_hold_no_slots_while_they_wait(rig: Rig) -> None:
         await rig.http.post(f"/tasks/{task_id}/cancel")
 
 
+@pytest.mark.full
 async def test_a_bad_delay_is_refused_at_the_door(rig: Rig) -> None:
     """NaN as such is no JSON at all."""
     rig.settings |= {"TASKGATE_HANDLERS": "tests.field.retrying", "TASKGATE_ASYNC_PROCESSES": "0"}
