@@ -77,7 +77,7 @@ class Caller:
         return reply == self._id.encode()
 
 
-@pytest.mark.parametrize("cancels", [2000, pytest.param(100_000, marks=(pytest.mark.full, pytest.mark.timeout(500)))])
+@pytest.mark.parametrize("cancels", [2000, pytest.param(100_000, marks=(pytest.mark.full, pytest.mark.timeout(900)))])
 async def test_no_answer_reaches_another_caller_and_no_connection_is_lost(
     store: Store, w1: Hand, client: Redis, redis_client: Redis, cancels: int
 ) -> None:
@@ -93,7 +93,8 @@ async def test_no_answer_reaches_another_caller_and_no_connection_is_lost(
     await asyncio.gather(*(caller.run() for caller in callers))
 
     seen = sum((caller.seen for caller in callers), Counter())
-    assert set(seen) == {"True"}, seen
+    wrong = [each for each in seen if each != "True" and not each.startswith(("StoreUnavailable", "OutcomeUnknown"))]
+    assert wrong == [], seen  # a busy machine may miss a timeout; nothing may get another's answer
     pool = client.connection_pool
     assert pool._in_use_connections == set()
     assert len(pool._available_connections) <= 8 == connections(load({}), "supervisor")
