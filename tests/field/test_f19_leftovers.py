@@ -8,13 +8,14 @@ from tests.conftest import eventually
 from tests.system.rig import Rig, task_children
 from tests.workers.test_hygiene import descriptors
 
+pytestmark = pytest.mark.timeout(400)
 LONG = (pytest.mark.full, pytest.mark.timeout(900))
 HANDLERS = "tests.system.jobs,tests.field.leftovers"
 
 
 async def result(rig: Rig, task_type: str) -> Any:
     task_id = await rig.submit(task_type, None)
-    task = await rig.ended(task_id, within_s=60)
+    task = await rig.ended(task_id, within_s=120)
     assert (task["status"], task["attempt"]) == ("succeeded", 1), task
     return (await rig.http.get(f"/tasks/{task_id}/result")).json()
 
@@ -39,10 +40,10 @@ async def test_the_next_task_sees_the_defaults_and_nothing_piles_up(rig: Rig, ro
         [worker] = (await rig.http.get("/workers")).json()["items"]
         return dict(worker["left_behind"])
 
-    await eventually(told, lambda left: left.get("leaves") == rounds, within_s=30)
-    await eventually(lambda: most_descriptors(supervisor.pid), lambda now: now <= before + 5, within_s=60)
+    await eventually(told, lambda left: left.get("leaves") == rounds, within_s=90)
+    await eventually(lambda: most_descriptors(supervisor.pid), lambda now: now <= before + 5, within_s=120)
     assert descriptors(supervisor.pid) <= own + 10
-    await eventually(rig.children, lambda found: len(found) == 3, within_s=30)
+    await eventually(rig.children, lambda found: len(found) == 3, within_s=90)
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ from tests.conftest import eventually
 from tests.system.rig import Rig
 
 GRACE_S = 3.0
-SLACK_S = 20.0
+SLACK_S = 60.0
 """What a loaded machine may add."""
 
 
@@ -26,11 +26,11 @@ async def stopped(worker: "subprocess.Popen[bytes]") -> int:
 
 async def result(rig: Rig, task_type: str, payload: str) -> object:
     task_id = await rig.submit(task_type, payload)
-    assert (await rig.ended(task_id, within_s=60))["status"] == "succeeded"
+    assert (await rig.ended(task_id, within_s=120))["status"] == "succeeded"
     return (await rig.http.get(f"/tasks/{task_id}/result")).json()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "change", ["ignored", *(pytest.param(one, marks=pytest.mark.full) for one in ("swallowed", "blocked"))]
 )
@@ -51,7 +51,7 @@ async def test_a_task_that_changes_its_signals_neither_stays_nor_stains(rig: Rig
 
     worker = await rig.worker()
     task_id = await rig.submit("changes.and.runs", change)
-    await eventually(lambda: _started(rig), bool, within_s=60)
+    await eventually(lambda: _started(rig), bool, within_s=120)
     assert await stopped(worker) == 0, "at work"
     task = await rig.task(task_id)
     assert (task["status"], task["attempt"]) == ("queued", 0), "handed back uncounted"
