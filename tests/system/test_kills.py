@@ -1,11 +1,13 @@
 """Nothing that a task does keeps it alive: soft signal, grace, hard signal, with all that it has started."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,17 @@ TICK_NS = 20_000_000
 def jobs(rig: Rig) -> Rig:
     rig.settings["TASKGATE_HANDLERS"] = JOBS
     return rig
+
+
+@pytest.fixture
+def naps() -> Iterator[list[str]]:
+    """Seconds to sleep that nobody else sleeps; what sleeps so at the end is what a failed test leaves behind."""
+    naps = [f"{random.randint(10**6, 10**7)}" for _ in range(len(HOWS) * 3)]
+    yield naps
+    for nap in naps:
+        for pid in sleepers(f"sleep {nap}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("count", "children"), [(4, 4), pytest.param(100, 16, marks=LONG)])
@@ -110,25 +123,25 @@ HOWS = ["shell", "own session", "daemon", "clean environment"]
 @pytest.mark.parametrize(
     "thens", [["sleep"], pytest.param(["sleep", "swallow", "crash"], marks=LONG)], ids=["few", "all"]
 )
-async def test_what_a_task_has_started_ends_with_it(jobs: Rig, thens: list[str]) -> None:
+async def test_what_a_task_has_started_ends_with_it(jobs: Rig, naps: list[str], thens: list[str]) -> None:
     """Canceled, killed after its timeout, or dead by itself. Without our mark, it must end softly to be found."""
     supervisor = await jobs.worker(TASKGATE_WORKER_PROCESSES="4")
     cases = [(how, then) for how in HOWS for then in thens if how != "clean environment" or then == "sleep"]
-    naps = {f"{random.randint(10**6, 10**7)}": case for case in cases}
+    asleep = dict(zip(naps, cases, strict=False))
     ids = {}
-    for nap, (how, then) in naps.items():
+    for nap, (how, then) in asleep.items():
         payload = {"s": nap, "how": how, "then": then}
         ids[nap] = await accept(jobs, "starts", payload, timeout_s=2 if then == "swallow" else 3600)
-    for nap, (_, then) in naps.items():
+    for nap, (_, then) in asleep.items():
         if then == "sleep":
             await started(jobs, ids[nap])
             await eventually(lambda nap=nap: _sleeping(nap), bool)  # type: ignore[misc]
             await jobs.store.cancel(ids[nap])
     records = await ended(jobs, *ids.values())
 
-    for (how, then), record in zip(naps.values(), records, strict=True):
+    for (how, then), record in zip(asleep.values(), records, strict=True):
         assert record.status == ("canceled" if then == "sleep" else "failed"), (how, then)
-    for nap, case in naps.items():
+    for nap, case in asleep.items():
         await eventually(lambda nap=nap: _sleeping(nap), lambda pids, case=case: pids == [], within_s=10)  # type: ignore[misc]
     await whole(jobs, supervisor.pid, sync=4)
 
@@ -138,9 +151,9 @@ async def _sleeping(nap: str) -> list[int]:
 
 
 @pytest.mark.full
-async def test_a_stopped_supervisor_leaves_nothing_that_its_tasks_have_started(jobs: Rig) -> None:
+async def test_a_stopped_supervisor_leaves_nothing_that_its_tasks_have_started(jobs: Rig, naps: list[str]) -> None:
     supervisor = await jobs.worker(TASKGATE_WORKER_PROCESSES="2", TASKGATE_GRACE_S="4")
-    naps = [f"{random.randint(10**6, 10**7)}" for _ in range(2)]
+    del naps[2:]
     ids = []
     for nap, then in zip(naps, ("sleep", "swallow"), strict=True):
         ids.append(await accept(jobs, "starts", {"s": nap, "how": "daemon", "then": then}))
@@ -157,10 +170,10 @@ async def test_a_stopped_supervisor_leaves_nothing_that_its_tasks_have_started(j
 
 
 @pytest.mark.full
-async def test_what_is_no_childs_is_left_alone(jobs: Rig) -> None:
+async def test_what_is_no_childs_is_left_alone(jobs: Rig, naps: list[str]) -> None:
     """What the supervisor adopts and no task has started, as in a container whose first process it is."""
     supervisor = await jobs.worker()
-    nap = f"{random.randint(10**6, 10**7)}"
+    nap = naps[0]
     task_id = await accept(jobs, "starts", {"s": nap, "how": "clean environment", "then": "crash"})
     await ended(jobs, task_id)
     [pid] = await eventually(lambda: _sleeping(nap), bool)
