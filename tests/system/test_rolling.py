@@ -1,12 +1,15 @@
 """A rolling restart under load: what was submitted ends, and no attempt is burned by it."""
 
 import asyncio
+import contextlib
 import random
+import secrets
 import signal
 import subprocess
 from collections import Counter
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.conftest import eventually
@@ -37,9 +40,22 @@ class Load:
         while not self._stopping:
             task_type = "sleeper" if number % 10 == 0 else random.choice(["cpu", "sleeper", "wait", "wait"])
             longest_ms = 2000 if number % 10 == 0 else 200
-            task_id = await self._rig.submit(task_type, {"ms": random.randint(10, longest_ms)})
+            task_id = await self._submit(task_type, {"ms": random.randint(10, longest_ms)})
             self.ids.append(task_id)
             await eventually(lambda one=task_id: self._record(one), _is_final, within_s=300, every_s=0.1)  # type: ignore[misc]
+
+    async def _submit(self, task_type: str, payload: dict[str, int]) -> str:
+        """A kept-alive connection may be closed just as it is used: asked again under the same key."""
+        headers = {"Idempotency-Key": secrets.token_hex(8)}
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                answer = await self._rig.http.post(
+                    "/tasks", json={"type": task_type, "payload": payload}, headers=headers
+                )
+                if answer.status_code == 202:
+                    return str(answer.json()["id"])
+                assert answer.status_code in (429, 503), answer.text
+            await asyncio.sleep(0.2)
 
     async def _record(self, task_id: str) -> Any:
         [record] = await self._rig.store.read([task_id])
