@@ -263,7 +263,7 @@ class Runner:
         for holding in held:
             if holding.lost:
                 self.ends.forget(holding)
-            elif holding.killed and holding.stop is StopReason.DRAIN:
+            elif holding.killed and holding.stop is StopReason.DRAIN and holding.killed_as is None:
                 self.ends.hand_back(holding, reason="drain")
             elif holding in verdict.guilty:
                 self._charge(holding, child, how, oom=oom)

@@ -37,12 +37,14 @@ class Stops:
         self._later(holding, holding.task.spec.timeout_s, partial(self._timed_out, holding))
 
     def stop(self, holding: Holding, reason: StopReason, *, grace_s: float = KILL_AFTER_S, kill: bool = True) -> None:
-        """Ask softly, and kill if it does not help. A cancel is not overridden, other reasons are by another one.
+        """Ask softly, and kill if it does not help. A cancel overrides, a timeout only a drain, a drain nothing.
 
         `kill` False: somebody else does that, after `grace_s`.
         """
         if holding.child is None or holding.ending or holding.stop in (reason, StopReason.CANCEL):
             return
+        if reason is StopReason.DRAIN and holding.stop is not None:
+            return  # what has happened to it counts, though its worker stops
         log.info("stopping", reason=reason.name.lower(), **self._facts(holding))
         if holding.stop is None:
             holding.steps = holding.child.steps()

@@ -5,6 +5,7 @@ import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from taskgate.contract.models import Served
@@ -139,6 +140,19 @@ async def test_what_a_drain_stops_is_handed_back_uncounted(runner: Runner, store
     await until(lambda: not len(runner.holdings))
     record = await read(store, task_id)
     assert (record.status, record.attempt) == (Status.QUEUED, 0)
+
+
+async def test_what_passes_its_memory_limit_in_a_drain_is_charged(runner: Runner, store: Store, lease: Lease) -> None:
+    task_id = await hand_over(runner, store, lease, "never_stops", b"null")
+    await until(lambda: any(child.running() for child in runner.pools["sync"].children))
+    holding = runner.holdings.get(task_id)
+    assert holding is not None
+    runner.drain(60)
+    runner._stops.over_memory(holding, 1 << 30)
+
+    await until(lambda: not len(runner.holdings))
+    record = await read(store, task_id)
+    assert (record.status, record.attempt, msgspec.json.decode(record.error)["kind"]) == (Status.RETRYING, 1, "memory")
 
 
 async def test_a_child_with_leftovers_is_replaced(runner: Runner, store: Store, lease: Lease) -> None:

@@ -84,6 +84,19 @@ async def test_a_cancel_is_not_overridden_and_overrides(held: Callable[..., Held
     assert [data["reason"] for _, data in it.events(holding)] == ["timeout", "cancel"]
 
 
+async def test_a_drain_does_not_override_a_timeout(held: Callable[..., Held]) -> None:
+    it = held("async", 1)
+    await it.watched.ready()
+    holding = it.hand("async.swallows")
+    await until(it.watched.process.steps)
+
+    for reason in (StopReason.DRAIN, StopReason.TIMEOUT, StopReason.DRAIN):
+        it.stops.stop(holding, reason, kill=False)
+
+    assert holding.stop is StopReason.TIMEOUT
+    assert [data["reason"] for _, data in it.events(holding)] == ["drain", "timeout"]
+
+
 @pytest.mark.parametrize("reason", [StopReason.TIMEOUT, StopReason.CANCEL])
 async def test_who_blocks_the_loop_pays_for_who_waits(held: Callable[..., Held], reason: StopReason) -> None:
     it = held("async", 2)
