@@ -259,7 +259,7 @@ class Runner:
         if held:
             log.warning("child died", pid=child.pid, exit_code=how.code, signal=how.signal, tasks=len(held))
         oom = self._oom_kills.recent()
-        verdict = judge(child, held, how)
+        verdict = judge(child, held, how, paused=self._guard.paused)
         for holding in held:
             if holding.lost:
                 self.ends.forget(holding)

@@ -27,7 +27,7 @@ async def test_the_one_that_was_being_stepped_is_guilty_and_the_others_are_not(c
     how = await watched.exited
 
     holdings = held(watched, first, second, dies)
-    assert judge(watched.process, holdings, how) == Verdict([holdings[2]], known=True)
+    assert judge(watched.process, holdings, how, paused=False) == Verdict([holdings[2]], known=True)
 
 
 async def test_where_nobody_was_being_stepped_all_are_suspects(child: Child) -> None:
@@ -37,7 +37,7 @@ async def test_where_nobody_was_being_stepped_all_are_suspects(child: Child) -> 
     os.kill(watched.process.pid, signal.SIGKILL)
     how = await watched.exited
 
-    assert judge(watched.process, held(watched, first, second), how) == Verdict([], known=False)
+    assert judge(watched.process, held(watched, first, second), how, paused=False) == Verdict([], known=False)
 
 
 async def test_a_kill_of_ours_is_charged_to_those_it_was_meant_for(child: Child) -> None:
@@ -47,7 +47,29 @@ async def test_a_kill_of_ours_is_charged_to_those_it_was_meant_for(child: Child)
     watched.process.kill()
     how = await watched.exited
 
-    assert judge(watched.process, holdings, how) == Verdict([holdings[1]], known=True)
+    assert judge(watched.process, holdings, how, paused=False) == Verdict([holdings[1]], known=True)
+
+
+async def test_what_the_guard_kills_after_the_pause_all_pay_for_and_nobody_is_a_suspect(child: Child) -> None:
+    watched = await child("async", slots=2).ready()
+    first, second = watched.hand("async.sleeps", 60), watched.hand("async.sleeps", 60)
+    await until(lambda: watched.process.received() >= second and not watched.process.noted())
+    os.kill(watched.process.pid, signal.SIGKILL)
+    how = await watched.exited
+
+    holdings = held(watched, first, second)
+    assert judge(watched.process, holdings, how, paused=True) == Verdict(holdings, known=True)
+
+
+async def test_a_crash_just_before_the_pause_is_still_charged_to_who_was_stepped(child: Child) -> None:
+    watched = await child("async", slots=2).ready()
+    sleeps = watched.hand("async.sleeps", 60)
+    await until(lambda: watched.process.received() >= sleeps)
+    dies = watched.hand("async.dies")
+    how = await watched.exited
+
+    holdings = held(watched, sleeps, dies)
+    assert judge(watched.process, holdings, how, paused=True) == Verdict([holdings[1]], known=True)
 
 
 async def test_garbage_makes_all_of_an_event_loop_suspects(child: Child) -> None:
@@ -56,7 +78,7 @@ async def test_garbage_makes_all_of_an_event_loop_suspects(child: Child) -> None
     watched.process._childs_socket.send(b"\xc1 no message of ours")
     how = await watched.exited
 
-    assert judge(watched.process, holdings, how) == Verdict([], known=False)
+    assert judge(watched.process, holdings, how, paused=False) == Verdict([], known=False)
 
 
 @pytest.mark.parametrize(("kind", "alone"), [("sync", False), ("async", True)])
@@ -69,4 +91,4 @@ async def test_one_that_was_alone_is_guilty(child: Child, kind: str, alone: bool
     os.kill(watched.process.pid, signal.SIGKILL)
     how = await watched.exited
 
-    assert judge(watched.process, holdings, how) == Verdict(holdings, known=True)
+    assert judge(watched.process, holdings, how, paused=False) == Verdict(holdings, known=True)
