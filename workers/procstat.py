@@ -8,6 +8,7 @@ import math
 import os
 import resource
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _BUFFER = 1024
 _DESCRIPTORS = 256
-"""Looked through for memfds: a task with thousands of files must not cost the supervisor its time."""
+"""Looked through for files that are memory: a process with thousands of files must not cost the supervisor its time."""
 
 
 class Numbers(NamedTuple):
@@ -83,32 +84,25 @@ class Memory:
 
     def resident(self) -> int:
         """Of the process alone; 0 once it has ended."""
-        return self._pages()[0] * _PAGE_BYTES
+        try:
+            return int(os.pread(self._statm, _BUFFER, 0).split()[1]) * _PAGE_BYTES
+        except ProcessLookupError:
+            return 0
 
     def used(self) -> int:
         """Never less than the truth: pages that forked processes still share are counted for each of them."""
-        resident, shared = (pages * _PAGE_BYTES for pages in self._pages())
-        # What lies in memfds is memory also where it is not mapped, and counts once where it is.
-        alone = resident - shared + max(shared, _memfd_bytes(self._pid))
-        return alone + sum(_resident(pid) for pid in descendants_of(self._pid))
+        started = descendants_of(self._pid)
+        return self.resident() + sum(map(_resident, started)) + _unmapped_bytes([self._pid, *started])
 
     def exact(self) -> int:
         """Shared pages are shared out. Takes milliseconds where much is mapped."""
         if not (started := descendants_of(self._pid)):
             return self.used()
-        _, shared = self._pages()
-        unmapped = max(0, _memfd_bytes(self._pid) - shared * _PAGE_BYTES)
-        return unmapped + sum(map(_proportional, (self._pid, *started)))
+        pids = [self._pid, *started]
+        return sum(map(_proportional, pids)) + _unmapped_bytes(pids)
 
     def close(self) -> None:
         os.close(self._statm)
-
-    def _pages(self) -> tuple[int, int]:
-        try:
-            _, resident, shared, *_ = os.pread(self._statm, _BUFFER, 0).split()
-        except ProcessLookupError:
-            return 0, 0
-        return int(resident), int(shared)
 
 
 def _resident(pid: int) -> int:
@@ -125,26 +119,44 @@ def _proportional(pid: int) -> int:
     return _resident(pid)
 
 
-def _memfd_bytes(pid: int) -> int:
-    """Each file once, however many descriptors there are of it."""
-    sizes: dict[int, int] = {}
-    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
-        for descriptor in itertools.islice(descriptors, _DESCRIPTORS):
-            with contextlib.suppress(OSError):
-                file = descriptor.stat()
-                if file.st_dev == _memfd_device():
-                    sizes[file.st_ino] = file.st_blocks * 512
+def _unmapped_bytes(pids: Sequence[int]) -> int:
+    """What lies in files without a name is memory also where it is not mapped; where it is, it is resident."""
+    nameless = _nameless_bytes(pids)
+    return max(0, nameless - sum(map(_mapped_bytes, pids))) if nameless else 0
+
+
+def _mapped_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssShmem:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _nameless_bytes(pids: Sequence[int]) -> int:
+    """Of memfds and of deleted files in /dev/shm; each file once, however many descriptors there are of it."""
+    sizes: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+            for descriptor in itertools.islice(descriptors, _DESCRIPTORS):
+                with contextlib.suppress(OSError):
+                    file = descriptor.stat()
+                    if file.st_nlink == 0 and file.st_dev in _memory_devices():
+                        sizes[file.st_dev, file.st_ino] = file.st_blocks * 512
     return sum(sizes.values())
 
 
 @functools.cache
-def _memfd_device() -> int:
-    """All memfds lie on one file system, which is mounted nowhere."""
+def _memory_devices() -> frozenset[int]:
+    """File systems that are memory: that of all memfds, which is mounted nowhere, and that of shared memory."""
     fd = os.memfd_create("taskgate-device", os.MFD_CLOEXEC)
     try:
-        return os.fstat(fd).st_dev
+        devices = {os.fstat(fd).st_dev}
     finally:
         os.close(fd)
+    with contextlib.suppress(OSError):
+        devices.add(Path("/dev/shm").stat().st_dev)
+    return frozenset(devices)
 
 
 def zombie_peak_bytes(pid: int) -> int | None:
@@ -203,14 +215,3 @@ def _oom_files() -> list[Path]:
         root / "memory" / groups.get("memory", "") / "memory.oom_control",
         root / "memory" / "memory.oom_control",
     ]
-
-
-def oom_kills() -> int:
-    """How many processes of this control group the kernel has killed for want of memory; 0 where it does not say."""
-    with contextlib.suppress(OSError, ValueError):
-        group = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0]
-        for line in (Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.events").read_text().splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-    return 0

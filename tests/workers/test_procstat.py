@@ -96,6 +96,19 @@ elif how == "process":
     thread = threading.Thread(target=start)
     thread.start()
     thread.join()
+elif how == "deleted file":
+    held = os.open("/dev/shm/taskgate-held-%d" % os.getpid(), os.O_RDWR | os.O_CREAT)
+    os.unlink("/dev/shm/taskgate-held-%d" % os.getpid())
+    os.write(held, bytes(size))
+elif how == "memfd of a process":
+    ready, told = os.pipe()
+    if not os.fork():
+        held = os.memfd_create("held")
+        os.write(held, bytes(size))
+        os.write(told, b"x")
+        sys.stdin.read()
+        os._exit(0)
+    os.read(ready, 1)
 elif how == "fork":
     held = b"x" * size
     for _ in range(3):
@@ -107,7 +120,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("how", ["memfd", "mapped memfd", "process", "fork"])
+@pytest.mark.parametrize("how", ["memfd", "mapped memfd", "memfd of a process", "deleted file", "process", "fork"])
 def test_memory_is_counted_wherever_it_lies_and_once(how: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, how], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
