@@ -74,6 +74,8 @@ class ChildProcess:
         """Why what it sent was no message; it was killed for it."""
         self.blocked = False
         """It was killed because its event loop stood still, and nobody was noted."""
+        self.last_given = False
+        """It was given a task after which it exits."""
         self.killed = False
         """We ended it: its death says nothing about what it ran."""
         self._on_message = on_message
@@ -154,7 +156,7 @@ class ChildProcess:
         )
         if not self._send(task):
             return None
-        self._last_seq = seq
+        self._last_seq, self.last_given = seq, self.last_given or last
         self._records[seq] = self._free.popleft()
         return seq
 

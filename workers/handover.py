@@ -68,6 +68,7 @@ class HandOver:
         for seq in child.take_back():
             if (holding := self._holdings.of(child, seq)) is not None:
                 self._ends.hand_back(holding, reason="taken_back", ran=False)
+        self._pools[child.spec.pool].let_go(child)
 
     def _kind(self, task: Claimed) -> str | None:
         """`sync`, `async`, `fresh` or `alone`; None for a type that no child has told of."""

@@ -12,12 +12,14 @@ from taskgate.footprint import PIPELINE
 from workers.background import Background
 from workers.children import ChildProcess, ChildSpec, Exit
 from workers.guard_client import GuardClient
-from workers.wire import Message, Ready, StartFailed, Unclean
+from workers.wire import Done, Message, Ready, Refused, StartFailed, Unclean
 
 log = structlog.get_logger()
 
 START_PAUSE_S = (0.1, 5.0)
 """Before another start when children die before they are ready: first and longest."""
+EXIT_S = 5.0
+"""A child that was asked to exit has so long for what handlers registered with `atexit`; then it is killed."""
 PIPELINE_NS = 4_000_000
 """Tasks run shorter than this on average may be handed over ahead, as many as fit into it, at most PIPELINE."""
 
@@ -55,7 +57,9 @@ class Pool:
         self._used: set[ChildProcess] = set()
         self._slow: set[ChildProcess] = set()
         self._due: set[ChildProcess] = set()
+        self._leaving: set[ChildProcess] = set()
         self._background = Background()
+        self._loop = asyncio.get_running_loop()
         self._buried = asyncio.Event()
         self._starting = 0
         self._pause_s = 0.0
@@ -180,8 +184,13 @@ class Pool:
         return child.ready and child.exit is None and child in self._guarded and child not in self._retiring
 
     def let_go(self, child: ChildProcess) -> None:
-        """Ask a retiring child that holds nothing to exit."""
-        if child in self._retiring and not child.load and child.exit is None and not child.finish():
+        """Ask a retiring child that holds nothing to exit, and kill it if it does not."""
+        if child not in self._retiring or child in self._leaving or child.load or child.exit is not None:
+            return
+        self._leaving.add(child)
+        if child.finish():
+            self._loop.call_later(EXIT_S, child.kill)
+        else:
             child.kill()
 
     async def stop(self) -> None:
@@ -215,6 +224,8 @@ class Pool:
                 self._replace_due()
             case StartFailed(error):
                 log.error("child could not start", pid=child.pid, kind=self.spec.kind, error=error)
+            case Done() | Refused() if child.last_given:
+                self.retire(child)  # to exit is its own affair; it may never succeed
             case Unclean(kept, undone, task_id, task_type):
                 log.warning(
                     "a task left something behind; the child is recycled"
@@ -230,6 +241,7 @@ class Pool:
                 if kept:
                     self.retire(child)
         self._on_message(child, message)
+        self.let_go(child)
 
     def _exited(self, child: ChildProcess, how: Exit) -> None:
         if not child.ready:
@@ -243,7 +255,7 @@ class Pool:
         child.reap()
         child.close()
         self._children.remove(child)
-        for each in (self._guarded, self._retiring, self._used, self._slow, self._due):
+        for each in (self._guarded, self._retiring, self._used, self._slow, self._due, self._leaving):
             each.discard(child)
         self._buried.set()
         self.fill()

@@ -140,6 +140,13 @@ def forever(payload: Any, attempt: Attempt) -> None:
         time.sleep(0.01)
 
 
+@handler("leaves_a_thread_when_stopped")
+def leaves_a_thread_when_stopped(payload: Any, attempt: Attempt) -> None:
+    _thread()
+    attempt.progress(1)
+    time.sleep(3600)
+
+
 @handler("cleans_up")
 def cleans_up(payload: str, attempt: Attempt) -> str:
     """Ends well although it was stopped."""
@@ -373,6 +380,7 @@ LEAVES: dict[str, Any] = {
     "threads": _threads,
     "files": lambda: [os.open("/dev/null", os.O_RDONLY) for _ in range(50)],
     "process": lambda: subprocess.Popen(["sleep", "3600"]),
+    "joined process": lambda: multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,)).start(),
 }
 
 
