@@ -114,6 +114,7 @@ def send_done(
     run_ns: int,
     gc_ns: int,
     cpu_ns: int | None = None,
+    threads_left: bool = False,
 ) -> None:
     """Send the end of a task; one that cannot be sent becomes the failure of that task.
 
@@ -134,6 +135,7 @@ def send_done(
             run_ns=run_ns,
             cpu_ns=cpu_ns,
             gc_ns=gc_ns,
+            threads_left=threads_left,
         )
 
     try:

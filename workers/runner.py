@@ -71,6 +71,8 @@ class Runner:
         self.handlers: dict[str, HandlerInfo] = {}
         self.types: dict[str, TypeInfo] = {}
         self._unserved: set[str] = set()
+        self._last_words: dict[ChildProcess, Done] = {}
+        """What is told when the child that said it is dead."""
         self._sync = self._pool("sync", settings.worker_processes, PIPELINE)
         self._async = self._pool("async", settings.async_processes, settings.async_slots)
         self._alone = self._pool("async", 0, 1, alone=True)
@@ -206,6 +208,14 @@ class Runner:
         if holding is None:
             return
         pool = self.pools[child.spec.pool]
+        if done.threads_left and child.exit is None:
+            log.warning("threads of a stopped task run on; its child is killed", **self.ends.facts(holding))
+            pool.left_behind[holding.task.spec.type] += 1
+            self._stops.killed(holding, "its threads run on")
+            self._last_words[child] = done
+            pool.retire(child)
+            child.kill()
+            return
         pool.ran(child, done.run_ns)
         self._on_room()
         pool.let_go(child)
@@ -254,6 +264,8 @@ class Runner:
 
     def _exited(self, child: ChildProcess, how: Exit) -> None:
         """What it had sent has been read by now, and won."""
+        if (last_words := self._last_words.pop(child, None)) is not None:
+            self._done(child, last_words)
         self.handover.take_back(child)
         held = [found for seq in sorted(child.outstanding) if (found := self.holdings.of(child, seq)) is not None]
         if held:

@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -62,8 +63,7 @@ class SyncChild:
         self._send(ready(self._handlers))
         while isinstance(order := self._next(), wire.Task):
             self._words[RECEIVED] = order.seq
-            self._work(order)
-            if order.last:
+            if not self._work(order) or order.last:
                 return
 
     def _next(self) -> wire.Order | None:
@@ -74,11 +74,12 @@ class SyncChild:
                 self._tell(self._hygiene.before_idling())
             return wire.receive_order(self._channel, wait=True)
 
-    def _work(self, task: wire.Task) -> None:
+    def _work(self, task: wire.Task) -> bool:
+        """False: no other task may run beside what this one has left running."""
         started_ns = boot_ns()
         if started_ns >= task.deadline_ns:
             self._send(wire.Refused(task.seq))
-            return
+            return True
         self._last = task
         record = self._records[task.record]
         record.begin(task.seq, started_ns)
@@ -86,9 +87,12 @@ class SyncChild:
         self._words[RUNNING] = task.seq
         gc_ns, cpu_ns = self._words[GC_NS], time.process_time_ns()
         attempt = ChildAttempt(task, record, started_ns=started_ns, send=self._send)
+        threads = set(threading.enumerate())
         outcome = self._outcome(task, record, attempt)
+        threads_left = False
         if attempt.stop_reason is not None:
             self._end_started()
+            threads_left = not threads.issuperset(threading.enumerate())
         attempt.close()
         run_ns = boot_ns() - started_ns
         shown = record.sample() if record.has_progress() else None
@@ -103,9 +107,11 @@ class SyncChild:
             run_ns=run_ns,
             cpu_ns=time.process_time_ns() - cpu_ns,
             gc_ns=self._words[GC_NS] - gc_ns,
+            threads_left=threads_left,
         )
-        if not task.last:
+        if not task.last and not threads_left:
             self._tell(self._hygiene.ran(run_ns))
+        return not threads_left
 
     def _outcome(self, task: wire.Task, record: Record, attempt: ChildAttempt) -> Outcome:
         call = execution.prepare(self._handlers.get(task.type), task.type, task.payload)

@@ -148,6 +148,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag_field
     cpu_ns: int | None = None
     """CPU time of the child meanwhile; None where several tasks share it."""
     gc_ns: int = 0
+    threads_left: bool = False
+    """Threads of a stopped handler run on: the child receives nothing more, and is to be killed before this is told."""
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="refused"):

@@ -132,6 +132,22 @@ async def test_a_cancel_is_told_when_it_has_happened(runner: Runner, store: Stor
     assert (await read(store, task_id)).status is Status.CANCELED
 
 
+async def test_a_stop_is_told_when_the_threads_of_the_task_have_ended(
+    runner: Runner, store: Store, lease: Lease
+) -> None:
+    task_id = await hand_over(runner, store, lease, "leaves_a_thread_when_stopped", b"null")
+    [child] = [child for child in runner.pools["sync"].children if child.load]
+    await until(lambda: any(task.progress for task in child.sample().tasks.values()))
+    assert await store.cancel(task_id) is Status.CANCELING
+    runner.cancel(task_id)
+
+    await until(lambda: not len(runner.holdings))
+    assert (await read(store, task_id)).status is Status.CANCELED
+    assert child.exit is not None
+    assert runner.pools["sync"].left_behind == {"leaves_a_thread_when_stopped": 1}
+    await until(lambda: runner.room().sync == 1)
+
+
 async def test_what_a_drain_stops_is_handed_back_uncounted(runner: Runner, store: Store, lease: Lease) -> None:
     task_id = await hand_over(runner, store, lease, "sleeps", b"3600")
     await until(lambda: any(child.running() for child in runner.pools["sync"].children))

@@ -269,6 +269,21 @@ async def test_a_handler_that_looks_can_stop_by_itself(child: Child) -> None:
     assert (await watched.done(seq)).outcome in ("succeeded", "canceled")
 
 
+async def test_a_child_takes_no_task_beside_threads_of_a_stopped_one(child: Child) -> None:
+    watched = await child(slots=2).ready()
+    await watched.run("leaves", ["thread"])  # of a task that was not stopped: allowed
+    stopped, after = watched.hand("leaves_a_thread_when_stopped"), watched.hand("echo", 1)
+    await reported(watched, stopped)
+
+    watched.process.soft_stop(stopped, StopReason.TIMEOUT)
+    done = await watched.done(stopped)
+    await watched.exited
+
+    assert (done.outcome, done.threads_left) == ("timeout", True)
+    assert watched.process.received() == stopped
+    assert watched.process.outstanding == {after}
+
+
 async def test_a_stop_at_any_moment_is_heard(child: Child) -> None:
     """Also at the one just before the handler is called."""
     watched = await child(slots=2).ready()
