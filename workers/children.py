@@ -87,19 +87,25 @@ class ChildProcess:
         self._free = deque(range(spec.slots))
         self._open = True
         self._stack_lock = asyncio.Lock()
-        self._socket, self._childs_socket = wire.pair()
-        self._slot = Slot.create(spec.slots)
-        self._stack_fd, stack_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            self._process = self._spawn(stack_writer)
-        except BaseException:
-            self._release()
-            raise
-        finally:
-            os.close(stack_writer)
-        self.pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.pid)
-        self.memory = Memory(self.pid)
+        with contextlib.ExitStack() as undo:
+            self._socket, self._childs_socket = wire.pair()
+            undo.callback(self._socket.close)
+            undo.callback(self._childs_socket.close)
+            self._slot = Slot.create(spec.slots)
+            undo.callback(self._slot.close)
+            self._stack_fd, stack_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            undo.callback(os.close, self._stack_fd)
+            try:
+                self._process = self._spawn(stack_writer)
+            finally:
+                os.close(stack_writer)
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self.pid = self._process.pid
+            self._pidfd = os.pidfd_open(self.pid)
+            undo.callback(os.close, self._pidfd)
+            self.memory = Memory(self.pid)
+            undo.pop_all()
         self._loop.add_reader(self._socket, self._read)
         self._loop.add_reader(self._pidfd, self._died)
 
@@ -114,6 +120,9 @@ class ChildProcess:
         """A new process, leader of a session and process group of its own.
 
         Call it from the main thread: the child dies with the thread that started it.
+
+        Raises:
+            OSError: no descriptors, no memory, no processes left; then nothing of it is left either.
         """
         return cls(spec, on_message=on_message, on_exit=on_exit)
 
@@ -241,7 +250,10 @@ class ChildProcess:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self.memory.close()
-            self._release()
+            self._socket.close()
+            self._childs_socket.close()
+            self._slot.close()
+            os.close(self._stack_fd)
 
     def _spawn(self, stack_writer: int) -> "subprocess.Popen[bytes]":
         environ = child_environment()
@@ -340,9 +352,3 @@ class ChildProcess:
         """To the child alone. Its id is still its own: the zombie is there until `reap`."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
-
-    def _release(self) -> None:
-        self._socket.close()
-        self._childs_socket.close()
-        self._slot.close()
-        os.close(self._stack_fd)

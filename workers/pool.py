@@ -17,7 +17,9 @@ from workers.wire import Done, Message, Ready, Refused, StartFailed, Unclean
 log = structlog.get_logger()
 
 START_PAUSE_S = (0.1, 5.0)
-"""Before another start when children die before they are ready: first and longest."""
+"""Before another start when children cannot be started, or die before they are ready: first and longest."""
+START_S = 60.0
+"""A child that has not loaded its handlers and run what they do at the start of a child by then is killed."""
 EXIT_S = 5.0
 """A child that was asked to exit has so long for what handlers registered with `atexit`; then it is killed."""
 PIPELINE_NS = 4_000_000
@@ -209,13 +211,28 @@ class Pool:
             if self._stopping:
                 return
             child = ChildProcess.start(self.spec, on_message=self._message, on_exit=self._exited)
-            self._children.append(child)
+        except OSError as error:
+            log.error("a child cannot be started", kind=self.spec.kind, error=str(error))
+            self._back_off()
+            self._loop.call_soon(self.fill)
+            return
         finally:
             self._starting -= 1
+        self._children.append(child)
+        self._loop.call_later(START_S, self._expect_ready, child)
         await self._guard.add(child.pid)
         self._guarded.add(child)
         self._replace_due()
         self._on_change()
+
+    def _expect_ready(self, child: ChildProcess) -> None:
+        if not child.ready and child.exit is None:
+            log.error("child is not ready in time, killing", pid=child.pid, kind=self.spec.kind, seconds=START_S)
+            child.kill()
+
+    def _back_off(self) -> None:
+        first, longest = START_PAUSE_S
+        self._pause_s = min(longest, max(first, self._pause_s * 2))
 
     def _message(self, child: ChildProcess, message: Message) -> None:
         match message:
@@ -245,8 +262,7 @@ class Pool:
 
     def _exited(self, child: ChildProcess, how: Exit) -> None:
         if not child.ready:
-            first, longest = START_PAUSE_S
-            self._pause_s = min(longest, max(first, self._pause_s * 2))
+            self._back_off()
         self._on_exit(child, how)
         self._background.spawn(self._bury(child))
 

@@ -1,6 +1,9 @@
 """The pool: a child that does not start, or does not exit, costs its slot for a while and never for good."""
 
+import errno
+import os
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +11,7 @@ from tests.workers.conftest import FOREVER_NS, JOBS, claimed, until
 from workers import pool as pools
 from workers.children import ChildProcess, ChildSpec
 from workers.guard_client import GuardClient
+from workers.orphans import children_of
 from workers.pool import Pool
 from workers.slot import boot_ns
 
@@ -65,3 +69,51 @@ async def test_a_retiring_child_exits_also_when_it_refuses_its_last_task(pool: M
 
     await until(lambda: child not in its.children)
     assert not child.killed
+
+
+async def test_a_start_that_fails_is_repeated_and_leaves_nothing(
+    pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails when the process is there already, but cannot be watched."""
+    open_pidfd, failures = os.pidfd_open, [OSError(errno.EMFILE, "too many open files")] * 3
+
+    def pidfd_open(pid: int) -> int:
+        if failures:
+            raise failures.pop()
+        return open_pidfd(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", pidfd_open)
+    before, descriptors = children_of(os.getpid()), _descriptors()
+    its = pool()
+    await until(lambda: len(its.children) == 2 and all(child.ready for child in its.children))
+
+    assert not failures
+    assert set(children_of(os.getpid())) - set(before) == {child.pid for child in its.children}
+    await its.stop()
+    assert _descriptors() == descriptors
+
+
+async def test_a_child_that_hangs_in_its_start_is_replaced(
+    pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hangs_once.py").write_text(
+        "import os, time\n"
+        "from taskgate import handler\n"
+        "try:\n"
+        "    os.close(os.open('hung', os.O_CREAT | os.O_EXCL))\n"
+        "    time.sleep(3600)\n"
+        "except FileExistsError: pass\n"
+        "@handler('fine')\n"
+        "def fine(payload): return 1\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pools, "START_S", 1.0)
+    its = pool("hangs_once")
+    await until((tmp_path / "hung").exists)
+    monkeypatch.setattr(pools, "START_S", 60.0)
+
+    await until(lambda: len(its.children) == 2 and all(child.ready for child in its.children))
+
+
+def _descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
