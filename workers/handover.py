@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -23,6 +24,8 @@ BEHIND_NS = 50_000_000
 """A task that has run so long is none to wait behind."""
 UNREAD_NS = 95_000_000
 """Unread for so long is taken back. With a look every 50 ms, nothing lies unread much longer than 100 ms."""
+DEAF_NS = 5_000_000_000
+"""A child that is idle and has read nothing for so long is replaced."""
 
 
 class HandOver:
@@ -50,6 +53,8 @@ class HandOver:
         self._handlers = handlers
         self._watched: set[ChildProcess] = set()
         """Children in whose socket something may lie unread."""
+        self._silent: WeakKeyDictionary[ChildProcess, tuple[int, int]] = WeakKeyDictionary()
+        """Idle children that did not read: what they had received then, and since when."""
         self._loop = asyncio.get_running_loop()
 
     def take(self, tasks: Sequence[Claimed], deadline_ns: int) -> None:
@@ -126,5 +131,19 @@ class HandOver:
         if (sample.running and now_ns - sample.started_ns >= BEHIND_NS) or now_ns - holding.handed_ns >= UNREAD_NS:
             self._pools[child.spec.pool].slow(child)
             self.take_back(child)
+            if not child.load:
+                self._was_silent(child, now_ns)
         else:
             self._watch(child)
+
+    def _was_silent(self, child: ChildProcess, now_ns: int) -> None:
+        """It had nothing to do and did not read: what an earlier task has left keeps it from that, or a signal."""
+        pool, received = self._pools[child.spec.pool], child.received()
+        before, since_ns = self._silent.get(child, (-1, 0))
+        if pool.paused:
+            self._silent.pop(child, None)
+        elif before != received:
+            self._silent[child] = received, now_ns
+        elif now_ns - since_ns > DEAF_NS:
+            log.warning("child reads nothing any more; it is replaced", pid=child.pid)
+            pool.retire(child)

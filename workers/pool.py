@@ -81,6 +81,11 @@ class Pool:
             return self.spec.slots
         return max(1, min(PIPELINE, PIPELINE_NS // max(1, self.mean_run_ns)))
 
+    @property
+    def paused(self) -> bool:
+        """The guard has stopped the children."""
+        return self._guard.paused
+
     def ran(self, child: ChildProcess, run_ns: int) -> None:
         """Learn from a finished task; a long one counts at once, short ones slowly."""
         self._slow.discard(child)
