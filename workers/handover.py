@@ -25,7 +25,7 @@ BEHIND_NS = 50_000_000
 UNREAD_NS = 95_000_000
 """Unread for so long is taken back. With a look every 50 ms, nothing lies unread much longer than 100 ms."""
 DEAF_NS = 5_000_000_000
-"""A child that is idle and has read nothing for so long is replaced."""
+"""A child is replaced that is idle and has read nothing for so long, or has read a task without beginning it."""
 
 
 class HandOver:
@@ -114,12 +114,12 @@ class HandOver:
         self._watch(child)
         return True
 
-    def _watch(self, child: ChildProcess) -> None:
+    def _watch(self, child: ChildProcess, *, stuck_ns: int = 0) -> None:
         if child not in self._watched:
             self._watched.add(child)
-            self._loop.call_later(BEHIND_NS / 1e9, self._look_for_unread, child)
+            self._loop.call_later(BEHIND_NS / 1e9, self._look_for_unread, child, stuck_ns)
 
-    def _look_for_unread(self, child: ChildProcess) -> None:
+    def _look_for_unread(self, child: ChildProcess, stuck_ns: int) -> None:
         """Nothing waits in a child's socket behind a task that has run for 50 ms, or for 100 ms at all."""
         self._watched.discard(child)
         received = child.received() if child.exit is None else 0
@@ -133,6 +133,8 @@ class HandOver:
             self.take_back(child)
             if not child.load:
                 self._was_silent(child, now_ns)
+            elif holding.seq in child.outstanding and holding.seq > child.received():
+                self._is_stuck(child, stuck_ns)
         else:
             self._watch(child)
 
@@ -147,3 +149,17 @@ class HandOver:
         elif now_ns - since_ns > DEAF_NS:
             log.warning("child reads nothing any more; it is replaced", pid=child.pid)
             pool.retire(child)
+
+    def _is_stuck(self, child: ChildProcess, stuck_ns: int) -> None:
+        """A packet has left the socket, but its task has not begun: a thread that keeps the GIL prevents it.
+
+        No timeout would ever come. It is counted in looks, so that a supervisor that froze does not take it for theirs.
+        """
+        if not self._pools[child.spec.pool].paused:
+            stuck_ns += BEHIND_NS
+        if stuck_ns < DEAF_NS:
+            self._watch(child, stuck_ns=stuck_ns)
+            return
+        log.warning("child does not begin what it has read, killing", pid=child.pid)
+        child.blocked = child.load > 1  # by one of its tasks, and nobody knows which
+        child.kill()

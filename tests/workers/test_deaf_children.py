@@ -13,7 +13,7 @@ from taskgate.contract.store import Store
 from taskgate.settings import load
 from tests.contract.conftest import Hand, read, submission, submit
 from tests.workers.conftest import JOBS, until
-from workers import handover
+from workers import handover, wire
 from workers import pool as pools
 from workers.children import ChildProcess
 from workers.guard_client import GuardClient
@@ -86,3 +86,17 @@ async def test_an_idle_child_that_reads_nothing_any_more_is_replaced(worker: Wor
 
     assert (await read(store, task_id)).attempt == 1
     await until(lambda: child not in worker.pool.children)
+
+
+async def test_what_a_child_has_read_and_does_not_begin_is_handed_back(worker: Worker, store: Store) -> None:
+    """As when a thread of an earlier task keeps the GIL; no timeout counts what has not begun."""
+    child = await worker.stopped_child()
+    [task_id] = await submit(store, submission("echo", b"2"))
+    await worker.take()
+    assert isinstance(wire.receive_order(child._childs_socket, wait=False), wire.Task)
+
+    await until(lambda: child not in worker.pool.children)
+    await until(lambda: not len(worker.runner.holdings))
+
+    record = await read(store, task_id)
+    assert (record.status, record.attempt) == (Status.QUEUED, 0)
