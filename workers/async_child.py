@@ -6,6 +6,7 @@ import inspect
 import signal
 import socket
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any
 
 import structlog
@@ -13,24 +14,28 @@ import structlog
 from taskgate.handlers import Handlers
 from workers import execution, wire
 from workers.attempts import ChildAttempt
+from workers.calls import Threads, calls
 from workers.execution import Outcome
 from workers.hygiene import Hygiene
 from workers.ready import message as ready
 from workers.slot import GC_NS, NOTED, RECEIVED, STEPS, Slot, boot_ns
 
 _IDLE_S = 0.05
+_CALL_ENDS_S = 1.0
+"""A call in a thread that runs on for longer than this after its task has ended is taken to hang."""
 
 log = structlog.get_logger()
 
 
 class Run:
-    """A task in this child, and the asyncio tasks that its handler started."""
+    """A task in this child, and what its handler started: asyncio tasks, and calls in threads."""
 
     def __init__(self, task: wire.Task, attempt: ChildAttempt) -> None:
         self.task = task
         self.attempt = attempt
         self.main: asyncio.Task[None] | None = None
         self.started: set[asyncio.Task[Any]] = set()
+        self.calls: set[Future[Any]] = set()
         self.cancelable = False
         """Between the handler's start and its end, and not cancelled yet."""
 
@@ -65,6 +70,7 @@ class AsyncChild:
     def start(self) -> None:
         self._loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self._loop)
+        self._loop.set_default_executor(Threads())
         for start in self._handlers.starts:
             if inspect.iscoroutinefunction(start):
                 self._loop.run_until_complete(start())
@@ -119,6 +125,7 @@ class AsyncChild:
         self._runs[task.seq] = run
         context = contextvars.copy_context()
         context.run(_run.set, run)
+        context.run(calls.set, run.calls)
         steps = Noted(self._work(run, started_ns), self._words, task.seq)
         run.main = asyncio.Task(steps, loop=self._loop, context=context)
 
@@ -129,6 +136,8 @@ class AsyncChild:
         # From here a late stop finds nothing to cancel: the end is being sent.
         self._runs.pop(task.seq, None)
         self._cancel_strays(run)
+        if run.calls:
+            self._loop.call_later(_CALL_ENDS_S, self._look_for_calls, run)
         attempt.close()
         self._last = task
         record = self._records[task.record]
@@ -179,6 +188,13 @@ class AsyncChild:
             kept.append(f"{len(self._strays)} asyncio tasks that cannot be cancelled")
         if (kept or undone) and self._last is not None:
             self._send(wire.Unclean(kept, undone, self._last.id, self._last.type))
+
+    def _look_for_calls(self, run: Run) -> None:
+        """Threads are few, and one that hangs is lost: other threads for who runs here, another child for who comes."""
+        if hanging := len(run.calls):
+            self._loop.set_default_executor(Threads())
+            kept = [f"{hanging} call{'s' * (hanging > 1)} in threads that did not end with their task"]
+            self._send(wire.Unclean(kept, [], run.task.id, run.task.type))
 
     def _on_stop(self) -> None:
         for run in self._runs.values():

@@ -483,6 +483,11 @@ async def async_sleeps(payload: float, attempt: Attempt) -> str:
     return "slept"
 
 
+@handler("async.calls")
+async def async_calls(payload: float) -> None:
+    await asyncio.to_thread(time.sleep, payload)
+
+
 @handler("async.blocks")
 async def async_blocks(payload: float) -> None:
     await asyncio.sleep(0)

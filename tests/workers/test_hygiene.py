@@ -130,5 +130,34 @@ async def test_an_async_child_tidies_when_nobody_runs(child: Child) -> None:
     assert watched.of(wire.Unclean)[0].kept == ["10 threads"]
 
 
+async def test_calls_in_threads_that_outlive_their_task_are_told_while_others_run(child: Child) -> None:
+    """Of forty that hang the threads of a loop are all taken: no other call would ever begin."""
+    watched = await child("async", slots=50).ready()
+    neighbour = watched.hand("async.sleeps", 600)
+    hang = [watched.hand("async.calls", 3600) for _ in range(40)]
+    await until(lambda: watched.process.steps() >= 41)
+
+    for seq in hang:
+        watched.process.soft_stop(seq, StopReason.TIMEOUT)
+        assert (await watched.done(seq)).outcome == "timeout"
+
+    await watched.until(lambda: watched.of(wire.Unclean))
+    assert watched.of(wire.Unclean)[0].kept == ["1 call in threads that did not end with their task"]
+    assert (await watched.run("async.calls", 0)).outcome == "succeeded"
+    assert watched.process.outstanding == {neighbour}
+
+
+async def test_a_call_in_a_thread_that_ends_soon_after_its_task_is_nothing(child: Child) -> None:
+    watched = await child("async").ready()
+
+    seq = watched.hand("async.calls", 0.3)
+    await until(lambda: watched.process.steps() and not watched.process.noted())
+    watched.process.soft_stop(seq, StopReason.CANCEL)
+    assert (await watched.done(seq)).outcome == "canceled"
+    await watched.run("async.sleeps", 1.2)
+
+    assert watched.of(wire.Unclean) == []
+
+
 def descriptors(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())

@@ -277,9 +277,9 @@ async def test_a_child_takes_no_task_beside_threads_of_a_stopped_one(child: Chil
 
     watched.process.soft_stop(stopped, StopReason.TIMEOUT)
     done = await watched.done(stopped)
-    await watched.exited
-
     assert (done.outcome, done.threads_left) == ("timeout", True)
+
+    await watched.exited
     assert watched.process.received() == stopped
     assert watched.process.outstanding == {after}
 
