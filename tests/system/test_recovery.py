@@ -72,9 +72,10 @@ class Killer:
             await asyncio.sleep(self._every_s)
             if victims := self._pids():
                 pid = random.choice(victims)
+                # Not when this process noticed the death: by then its supervisor may have started the next attempt.
+                self.killed[pid] = boot_ns()
                 os.kill(pid, signal.SIGKILL)
                 await until_dead(pid)
-                self.killed[pid] = boot_ns()
 
 
 def hits(rig: Rig, killed: dict[int, int]) -> int:
