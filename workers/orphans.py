@@ -65,17 +65,23 @@ class Orphans:
         self._ours = ours
         self._there = frozenset(children_of(os.getpid()))
         """From before: whoever became this process by exec may have had children."""
+        self._killed: set[int] = set()
 
     def sweep(self) -> bool:
         """Kill and reap what was left behind; whether there was anything, so that more may follow."""
         found = False
-        for pid in set(children_of(os.getpid())) - set(self._ours()) - self._there:
+        left = set(children_of(os.getpid())) - set(self._ours()) - self._there
+        self._killed &= left
+        for pid in left:
             stat = _stat(pid)
             if stat is None or stat.state in "ZX":
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
+            elif pid in self._killed:
+                found = True  # it is dying, and has no environment any more
             elif _is_marked(pid):
                 log.warning("a dead child left a process behind; it is killed", pid=pid)
+                self._killed.add(pid)
                 for each in (pid, *descendants_of(pid)):
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(each, signal.SIGKILL)

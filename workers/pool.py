@@ -108,16 +108,22 @@ class Pool:
         return room
 
     def virgins(self) -> int:
-        """How many of the free ones can go to a child that has run nothing."""
-        return sum(child not in self._used and not child.load for child in self._offered())
+        """How many tasks can go to children that have run nothing."""
+        return len(self._unused())
+
+    def _unused(self) -> list[ChildProcess]:
+        """Children that have run nothing, the spare too: it may take the place of one that is idle."""
+        busy = sum(child.load > 0 for child in self._children)
+        unused = [child for child in self._children if self._can_work(child) and child not in self._used]
+        return unused[: max(0, self.size - busy)]
 
     def places(self, count: int, *, virgin: bool = False) -> Iterator[ChildProcess]:
         """Children for up to `count` tasks, the least loaded first; of idle ones, those that have worked before."""
-        depth, offered = self.depth, self._offered()
+        depth = self.depth
         if virgin:
-            free = [(0, i, 1, child) for i, child in enumerate(offered) if child not in self._used and not child.load]
+            free = [(0, i, 1, child) for i, child in enumerate(self._unused())]
         else:
-            free = [(child.load, i, self._depth(child, depth), child) for i, child in enumerate(offered)]
+            free = [(child.load, i, self._depth(child, depth), child) for i, child in enumerate(self._offered())]
         heapq.heapify(free)
         while free and count:
             load, i, most, child = heapq.heappop(free)

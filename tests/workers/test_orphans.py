@@ -65,8 +65,7 @@ async def test_what_no_task_has_started_is_left_alone() -> None:
         await executed(pid)
 
     assert not orphans.sweep()
-    assert {state_of(pid) for pid in pids} == {"S"}
-    for pid in pids:
+    await until(lambda: {state_of(pid) for pid in pids} == {"S"})
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 

@@ -71,6 +71,18 @@ async def test_a_retiring_child_exits_also_when_it_refuses_its_last_task(pool: M
     assert not child.killed
 
 
+async def test_the_spare_serves_who_needs_a_fresh_process_when_all_others_have_worked(pool: MakePool) -> None:
+    its = pool()
+    await until(lambda: sum(child.ready for child in its.children) == 2)
+    worked = await idle(its)
+    its.used(worked)
+
+    assert its.virgins() == 1
+    assert worked not in list(its.places(2, virgin=True))
+    worked.hand_over(claimed("forever"), deadline_ns=boot_ns() + FOREVER_NS)
+    assert its.virgins() == 0, "a fresh one beside it would be more than the size of the pool"
+
+
 async def test_a_start_that_fails_is_repeated_and_leaves_nothing(
     pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
