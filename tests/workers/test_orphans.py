@@ -66,6 +66,7 @@ async def test_what_no_task_has_started_is_left_alone() -> None:
 
     assert not orphans.sweep()
     await until(lambda: {state_of(pid) for pid in pids} == {"S"})
+    for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
