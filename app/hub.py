@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import redis.asyncio as redis
 import structlog
@@ -76,6 +77,9 @@ class Hub:
     def __init__(self, client: redis.Redis, store: Store, snapshots: Snapshots) -> None:
         self.snapshots = snapshots
         self.draining = False
+        self.mailbox = keys.gateway(0, secrets.token_hex(8))
+        """Channel of this process, on which supervisors answer it; the subscription always has that one."""
+        self.on_mail: Callable[[bytes], None] = lambda _: None
         self._client = client
         self._store = store
         self._watches: dict[bytes, Watch] = {}
@@ -136,7 +140,7 @@ class Hub:
         """One connection's life: subscribe to all that is watched, then pass wake-ups on."""
         async with self._client.pubsub() as pubsub:
             async with self._telling:
-                await pubsub.subscribe(_IDLE, *self._watches)
+                await pubsub.subscribe(self.mailbox, *self._watches)
                 self._pubsub = pubsub
             silent = False
             while True:
@@ -146,6 +150,9 @@ class Hub:
                 silent = message is None
                 if message is None:
                     await pubsub.ping()
+                elif message["channel"] == self.mailbox.encode():
+                    if message["type"] == "message":
+                        self.on_mail(message["data"])
                 elif (watch := self._watches.get(message["channel"])) is not None:
                     # Also when it confirms a subscription: what happened before, nobody was told of.
                     watch.wake()
@@ -168,7 +175,3 @@ class Hub:
         return await asyncio.gather(
             *(self._store.events(task_id, after=after, count=EVENTS_A_READ) for task_id, after in asked)
         )
-
-
-_IDLE = "tg:gateway"
-"""Never published to: a subscription must have at least one channel."""

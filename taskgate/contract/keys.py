@@ -52,8 +52,13 @@ def changes(partition: int, task_id: str) -> str:
 
 
 def inbox(partition: int, worker_id: str) -> str:
-    """Pub/sub channel of one supervisor: `cancel <task id>`."""
+    """Pub/sub channel of one supervisor: `cancel <task id>`, `stack <task id> <request> <channel for the answer>`."""
     return f"{prefix(partition)}inbox:{worker_id}"
+
+
+def gateway(partition: int, gateway_id: str) -> str:
+    """Pub/sub channel of one gateway process: `<request> <JSON>`, a supervisor's answer."""
+    return f"{prefix(partition)}gateway:{gateway_id}"
 
 
 def notices(partition: int) -> str:

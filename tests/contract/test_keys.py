@@ -24,6 +24,7 @@ NAMES: dict[str, Callable[[int], str]] = {
     "usage": keys.usage,
     "changes": lambda p: keys.changes(p, "T"),
     "inbox": lambda p: keys.inbox(p, "w"),
+    "gateway": lambda p: keys.gateway(p, "g"),
     "notices": keys.notices,
 }
 PATTERNS = {
