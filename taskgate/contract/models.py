@@ -144,6 +144,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     checkpoint: bytes = b""
     events: list[tuple[str, bytes]] = []
     """(name, JSON object) for the task's stream."""
+    logs: list[tuple[bytes, int]] = []
+    """(JSON object attempt, stream, at, text, …; bytes of its text) for the task's logs."""
+    logs_lost: int = 0
+    """Bytes of output that were dropped before."""
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -238,6 +242,27 @@ class Event(NamedTuple):
     """The task's version when it was written."""
     data: bytes
     """JSON object."""
+
+
+def position(event_id: str) -> tuple[int, int]:
+    """Stream ids in their order."""
+    ms, _, n = event_id.partition("-")
+    return int(ms), int(n)
+
+
+class EventPage(NamedTuple):
+    """Events of a task after some id, oldest first. `whole`: there were no more."""
+
+    events: list[Event]
+    whole: bool
+
+
+class Kept(NamedTuple):
+    """What is there of a task's events. `last`: id of the newest; None: there are none."""
+
+    last: str | None
+    trimmed: bool
+    """Older ones were dropped."""
 
 
 class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):

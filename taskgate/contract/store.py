@@ -25,9 +25,11 @@ from taskgate.contract.models import (
     BeatValue,
     Claimed,
     Event,
+    EventPage,
     Finish,
     HandBack,
     Held,
+    Kept,
     Limits,
     Report,
     Served,
@@ -36,6 +38,7 @@ from taskgate.contract.models import (
     TaskSpec,
     TypeInfo,
     WorkerInfo,
+    position,
 )
 from taskgate.contract.script import AWAY, Script, drop_idle, refused
 from taskgate.contract.states import FINAL, Status
@@ -348,6 +351,47 @@ class Store:
         key = keys.events(self.partition_of(task_id), task_id)
         return [_event(entry) for entry in await self._command("XRANGE", key, f"({after}", "+", "COUNT", count)]
 
+    async def news(self, asked: Sequence[tuple[str, str]], *, count: int = 500) -> tuple[int, list[EventPage]]:
+        """Events after each (task id, stream id), in one round trip; and Redis' time (Unix ms) just before.
+
+        What was written before that time is in the pages, or follows the end of one that is not whole.
+        """
+        commands: list[list[str | int]] = [["TIME"]]
+        places: list[tuple[int, dict[str, tuple[int, str]]]] = []
+        """For each XREAD its partition, and by key which of `asked`: a key stands once in a command."""
+        for n, (task_id, after) in enumerate(asked):
+            partition = self.partition_of(task_id)
+            for key in self._streams(task_id):
+                layer = next((known for where, known in places if where == partition and key not in known), None)
+                if layer is None:
+                    places.append((partition, layer := {}))
+                layer[key] = n, after
+        commands += [
+            ["XREAD", "COUNT", count, "STREAMS", *layer, *(after for _, after in layer.values())] for _, layer in places
+        ]
+        (seconds, micros), *replies = await self._pipeline(commands)
+        parts: list[list[list[Event]]] = [[] for _ in asked]
+        for (_, layer), reply in zip(places, replies, strict=True):
+            for name, entries in _pairs(reply or []):
+                n, _ = layer[name.decode()]
+                parts[n].append([_event(entry) for entry in cast(list[Any], entries)])
+        return int(seconds) * 1000 + int(micros) // 1000, [_page(each, count) for each in parts]
+
+    async def kept_events(self, task_id: str) -> Kept:
+        """Which part of the task's events is there."""
+        streams = [await self._command("XREVRANGE", key, "+", "-", "COUNT", 1) for key in self._streams(task_id)]
+        last = max((reply[0][0].decode() for reply in streams if reply), key=position, default=None)
+        trimmed = False
+        for key, reply in zip(self._streams(task_id), streams, strict=True):
+            if reply:
+                info = dict(_pairs(await self._command("XINFO", "STREAM", key)))
+                trimmed = trimmed or cast(int, info[b"entries-added"]) > cast(int, info[b"length"])
+        return Kept(last, trimmed)
+
+    def _streams(self, task_id: str) -> list[str]:
+        """Keys of the streams that tell of a task; their ids are in one order."""
+        return [keys.events(self.partition_of(task_id), task_id)]
+
     async def has_event(self, task_id: str, event_id: str) -> bool:
         """Whether an event of that id is still kept."""
         key = keys.events(self.partition_of(task_id), task_id)
@@ -433,6 +477,21 @@ class Store:
 
     async def notify(self, channel: str, message: str) -> None:
         await self._command("PUBLISH", channel, message)
+
+    async def _pipeline(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        """Replies of reading commands that are sent together."""
+        try:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                return list(await pipeline.execute())
+        except AWAY as error:
+            await drop_idle(self._redis, error)
+            raise StoreUnavailable(str(error)) from error
+        except exceptions.RedisError as error:
+            if refused(error):
+                raise StoreUnavailable(str(error)) from error
+            raise
 
     async def _command(self, *command: str | bytes | int | float) -> Any:
         try:
@@ -536,3 +595,14 @@ def _event(entry: Any) -> Event:
     event_id, fields = entry
     values = dict(_pairs(fields))
     return Event(event_id.decode(), values[b"event"].decode(), int(values[b"seq"]), values[b"data"])
+
+
+def _page(streams: Sequence[list[Event]], count: int) -> EventPage:
+    """Merged by id: as far as the shortest of those that may go on."""
+    if len(streams) == 1:
+        return EventPage(streams[0], whole=len(streams[0]) < count)
+    merged = sorted((event for each in streams for event in each), key=lambda event: position(event.id))
+    cuts = [position(each[-1].id) for each in streams if len(each) >= count]
+    if cuts:
+        merged = [event for event in merged if position(event.id) <= min(cuts)]
+    return EventPage(merged, whole=not cuts)
