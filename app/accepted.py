@@ -21,7 +21,8 @@ _ANY_ID = "{id}"
 """Not a possible name, so that nothing else in the JSON can be it."""
 
 
-def reply(task_id: str, body: bytes, *more: tuple[bytes, bytes]) -> Reply:
+def reply(task_id: str, body: bytes, *more: tuple[bytes, bytes], status: int = 202) -> Reply:
+    """`status` 200: it has ended already, so that nobody need come again."""
     name = task_id.encode()
     path = b"/tasks/" + name
     headers: Headers = [
@@ -29,11 +30,12 @@ def reply(task_id: str, body: bytes, *more: tuple[bytes, bytes]) -> Reply:
         length(body),
         (b"location", path),
         (b"operation-location", path),
-        _RETRY_AFTER,
         (b"x-task-id", name),
         *more,
     ]
-    return Reply(202, headers, body)
+    if status == 202:
+        headers.append(_RETRY_AFTER)
+    return Reply(status, headers, body)
 
 
 def task_json(submission: Submission, spec: TaskSpec) -> bytes:

@@ -25,6 +25,8 @@ _PUBLIC = ("/livez", "/readyz", "/healthz", "/docs", "/openapi.json", "/problems
 
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _DRAINING_RETRY_S = 1
+_LISTS = (b"prefer", b"if-none-match", b"cache-control")
+"""Headers that are lists and may come in several lines, of which a dict keeps the last."""
 
 
 class Door:
@@ -48,6 +50,8 @@ class Door:
             await send({"type": "websocket.close", "code": 1003})
             return
         headers = dict(scope["headers"])
+        if len(headers) != len(scope["headers"]):
+            _join_lists(headers, scope["headers"])
         given = headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
             request_id = given.decode()
@@ -87,11 +91,11 @@ class Door:
             body = await read_body(receive, headers, self._max_body)
             if b"content-encoding" in headers or b"idempotency-key" in headers:
                 _check_lines(scope["headers"])
-            return await self.gateway.submit(body, caller, headers)
+            return await self.gateway.submit(body, caller, headers, receive)
         if path.startswith("/tasks/") and "/" not in (task_id := path[7:]):
             if method not in ("GET", "HEAD"):
                 raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD"})
-            return await self.gateway.status(task_id, caller, headers, scope["query_string"])
+            return await self.gateway.status(task_id, caller, headers, scope["query_string"], receive)
         await self._pass_on(scope, caller, headers, receive, send)
         return None
 
@@ -144,6 +148,11 @@ class Door:
         self.gateway.refusals.note(problem)
         body = problem.body(request_id)
         return Reply(problem.status, [*problem.raw_headers(), length(body)], body)
+
+
+def _join_lists(headers: dict[bytes, bytes], lines: Iterable[tuple[bytes, bytes]]) -> None:
+    for name in headers.keys() & _LISTS:
+        headers[name] = b", ".join(value for each, value in lines if each == name)
 
 
 def _check_lines(lines: Iterable[tuple[bytes, bytes]]) -> None:

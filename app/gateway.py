@@ -47,9 +47,9 @@ class Gateway:
         )
         self.types = TypeRegistry(self.store)
         self.snapshots = Snapshots(self.store, ttl_s=settings.status_cache_ms / 1000, retention_s=settings.retention_s)
-        self.submit = SubmitEndpoint(self.store, types=self.types, snapshots=self.snapshots, limits=self.limits)
-        self.status = StatusEndpoint(self.snapshots, self.store)
         self.hub = Hub(client, self.store, self.snapshots)
+        self.submit = SubmitEndpoint(self.store, types=self.types, hub=self.hub, limits=self.limits)
+        self.status = StatusEndpoint(self.hub, self.store)
         self.readiness = Readiness(self.store, settings)
 
     def drain(self) -> None:

@@ -80,17 +80,20 @@ def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
     key = {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 255}}
     fields = {"name": "fields", "in": "query", "schema": {"type": "string"}, "example": "status,progress(percent)"}
     match = {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}}
+    prefer = {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "example": "wait=10"}
+    wait = {"name": "wait", "in": "query", "schema": {"type": "number", "minimum": 0, "maximum": 60}}
     return {
         "/tasks": {
             "post": {
                 "tags": ["tasks"],
                 "summary": "Submit a task",
                 "description": "Answers when the task is on disk. The same `Idempotency-Key` and body within 24 hours "
-                "is the same task (`Idempotent-Replayed: true`). A full queue is 429 with `Retry-After`.",
+                "is the same task (`Idempotent-Replayed: true`). A full queue is 429 with `Retry-After`. "
+                "`Prefer: wait=N` holds the answer for up to N (at most 60) seconds: 200 if the task ends in time.",
                 "operationId": "submit",
-                "parameters": [key],
+                "parameters": [key, prefer],
                 "requestBody": {"required": True, "content": {"application/json": {"schema": envelope}}},
-                "responses": {"202": shown},
+                "responses": {"202": shown, "200": {**shown, "description": "The task, which ended in time"}},
             }
         },
         "/tasks/{task_id}": {
@@ -98,9 +101,10 @@ def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
                 "tags": ["tasks"],
                 "summary": "The task now",
                 "description": "At most half a second old; `Cache-Control: no-cache` asks for this very moment. "
-                "`Retry-After` and `poll_after_ms` say when to come again.",
+                "`Retry-After` and `poll_after_ms` say when to come again. `wait`, or `Prefer: wait=N`, holds the "
+                "answer for up to that many seconds: until the task has ended or, with `If-None-Match`, has changed.",
                 "operationId": "read",
-                "parameters": [_ID, fields, match],
+                "parameters": [_ID, fields, wait, match, prefer],
                 "responses": {"200": shown, "304": {"description": "Nothing has changed"}},
             }
         },

@@ -97,10 +97,13 @@ class Snapshots:
         return task_id
 
     async def _fly(self, task_id: str) -> Snapshot | None:
-        flight = self._flights.get(task_id)
-        if flight is None:
-            flight = self._flights[task_id] = shared(self._read(task_id))
-            flight.add_done_callback(lambda _: self._flights.pop(task_id, None))
+        joined = self._flights.get(task_id)
+        if joined is not None:
+            found = await asyncio.shield(joined)
+            # It may have looked before the task was there, and this caller may have seen the 202 in between.
+            return found if found is not None else await self._read(task_id)
+        flight = self._flights[task_id] = shared(self._read(task_id))
+        flight.add_done_callback(lambda _: self._flights.pop(task_id, None))
         return await asyncio.shield(flight)  # who hangs up does not end the read of the others
 
     async def _read(self, task_id: str) -> Snapshot | None:

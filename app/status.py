@@ -1,38 +1,77 @@
 """`GET /tasks/{id}`: the whole task, a part of it, or that nothing has changed."""
 
+import functools
+import re
 import zlib
+from collections.abc import Callable
+from typing import NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
+from starlette.types import Receive
 
+from app import waiting
 from app.fields import pick
+from app.hub import Hub
 from app.reply import JSON, Caller, Reply, length
-from app.snapshots import Snapshot, Snapshots
+from app.snapshots import Snapshot
+from taskgate.contract.states import FINAL
 from taskgate.contract.store import Store
+
+_VERSION = re.compile(rb'"([0-9]{1,15})[-"]')
+
+
+class Asked(NamedTuple):
+    """What the query of a status read says."""
+
+    fields: str | None = None
+    wait_s: float = 0.0
+
+
+_PLAIN = Asked()
 
 
 class StatusEndpoint:
     """The hot `GET /tasks/{id}`, as plain ASGI behind the door."""
 
-    def __init__(self, snapshots: Snapshots, store: Store) -> None:
-        self._snapshots = snapshots
+    def __init__(self, hub: Hub, store: Store) -> None:
+        self._hub = hub
+        self._snapshots = hub.snapshots
         self._store = store
 
-    async def __call__(self, task_id: str, caller: Caller, headers: dict[bytes, bytes], query: bytes) -> Reply:
+    async def __call__(
+        self, task_id: str, caller: Caller, headers: dict[bytes, bytes], query: bytes, receive: Receive
+    ) -> Reply:
+        asked = _asked(query) if query else _PLAIN
         cache_control = headers.get(b"cache-control")
         if cache_control is not None and b"no-cache" in cache_control.lower():
             snapshot = await self._snapshots.fresh(task_id, caller.tenant)
         else:
             snapshot = await self._snapshots.get(task_id, caller.tenant)
-        fields = _fields(query) if query else None
-        if fields is not None:
-            return await self._partial(snapshot, fields, headers)
-        asked = headers.get(b"if-none-match")
-        if asked is not None and _matches(asked, snapshot.etag):
-            return Reply(304, snapshot.not_modified, b"")
-        return Reply(200, snapshot.headers, snapshot.body)
+        known = headers.get(b"if-none-match")
+        if known is not None and _is_newer(known, snapshot):
+            # Another gateway has shown more than this one has in memory: for a client a status never goes back.
+            snapshot = await self._snapshots.fresh(task_id, caller.tenant)
+        wait_s = asked.wait_s
+        if not wait_s and (prefer := headers.get(b"prefer")) is not None:
+            wait_s = waiting.preferred_s(prefer)
+        applied: tuple[tuple[bytes, bytes], ...] = ()
+        if wait_s:
+            applied = (waiting.applied(wait_s),)
+            wanted = _wanted(known, asked.fields)
+            if not wanted(snapshot):
+                snapshot = await waiting.until(
+                    self._hub, task_id, caller.tenant, wanted, wait_s=wait_s, receive=receive
+                )
+        if asked.fields is not None:
+            return await self._partial(snapshot, asked.fields, known, applied)
+        if known is not None and _matches(known, snapshot.etag):
+            return Reply(304, [*snapshot.not_modified, *applied], b"")
+        return Reply(200, [*snapshot.headers, *applied], snapshot.body)
 
-    async def _partial(self, snapshot: Snapshot, fields: str, headers: dict[bytes, bytes]) -> Reply:
+    async def _partial(
+        self, snapshot: Snapshot, fields: str, known: bytes | None, applied: tuple[tuple[bytes, bytes], ...]
+    ) -> Reply:
         whole = msgspec.json.decode(snapshot.body)
         whole["result"] = None
         picked = pick(whole, fields)
@@ -40,17 +79,37 @@ class StatusEndpoint:
             _, result = await self._store.result(snapshot.record.id)
             picked["result"] = msgspec.Raw(result)
         body = msgspec.json.encode(picked)
-        etag = b'W/"%d-%08x"' % (snapshot.record.version, zlib.crc32(fields.encode()))
-        caching = [(b"etag", etag), *snapshot.not_modified[1:]]
-        asked = headers.get(b"if-none-match")
-        if asked is not None and _matches(asked, etag):
+        etag = _etag(snapshot, fields)
+        caching = [(b"etag", etag), *snapshot.not_modified[1:], *applied]
+        if known is not None and _matches(known, etag):
             return Reply(304, caching, b"")
         return Reply(200, [JSON, length(body), *caching], body)
 
 
-def _fields(query: bytes) -> str | None:
-    given = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("fields")
-    return None if given is None else ",".join(given)
+@functools.lru_cache(256)
+def _asked(query: bytes) -> Asked:
+    given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
+    fields = given.get("fields")
+    return Asked(
+        None if fields is None else ",".join(fields), waiting.asked_s(given["wait"][0]) if "wait" in given else 0.0
+    )
+
+
+def _etag(snapshot: Snapshot, fields: str | None) -> bytes:
+    if fields is None:
+        return snapshot.etag
+    return b'W/"%d-%08x"' % (snapshot.record.version, zlib.crc32(fields.encode()))
+
+
+def _wanted(known: bytes | None, fields: str | None) -> Callable[[Snapshot], bool]:
+    """What ends a wait: the end of the task; for who knows a state of it, any other."""
+    if known is None:
+        return lambda snapshot: snapshot.record.status in FINAL
+    return lambda snapshot: snapshot.record.status in FINAL or not _matches(known, _etag(snapshot, fields))
+
+
+def _is_newer(known: bytes, snapshot: Snapshot) -> bool:
+    return any(int(version) > snapshot.record.version for version in _VERSION.findall(known))
 
 
 def _matches(asked: bytes, etag: bytes) -> bool:

@@ -6,17 +6,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
 import msgspec
+from starlette.types import Receive
 
-from app import accepted, envelope
+from app import accepted, envelope, waiting
 from app.errors import Problem, problem_of
+from app.hub import Hub
 from app.reply import Caller, Reply
-from app.snapshots import Snapshots
+from app.snapshots import Snapshot
 from app.types import TypeRegistry
 from taskgate.contract import ids
 from taskgate.contract.errors import IdempotencyConflict, OutcomeUnknown, QueueFull, TaskgateError
 from taskgate.contract.group import Group
 from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec, TypeInfo
+from taskgate.contract.states import FINAL
 from taskgate.contract.store import Store
 
 Outcome = Accepted | QueueFull | IdempotencyConflict
@@ -33,14 +36,14 @@ _spec_json = msgspec.json.Encoder().encode
 class SubmitEndpoint:
     """The hot `POST /tasks`, as plain ASGI behind the door."""
 
-    def __init__(self, store: Store, *, types: TypeRegistry, snapshots: Snapshots, limits: Limits) -> None:
+    def __init__(self, store: Store, *, types: TypeRegistry, hub: Hub, limits: Limits) -> None:
         self._types = types
-        self._snapshots = snapshots
+        self._hub = hub
         self._store = store
         self._large = asyncio.Lock()
         self._groups = [Group(_submitter(store, limits), size=_size) for _ in store.partitions]
 
-    async def __call__(self, body: bytes, caller: Caller, headers: dict[bytes, bytes]) -> Reply:
+    async def __call__(self, body: bytes, caller: Caller, headers: dict[bytes, bytes], receive: Receive) -> Reply:
         media_type = headers.get(b"content-type", b"")
         if not is_json(media_type):
             raise Problem("unsupported-media-type")
@@ -88,15 +91,33 @@ class SubmitEndpoint:
             raise problem_of(error, task_id=task_id) from error
         if not isinstance(outcome, Accepted):
             raise problem_of(outcome)
+        more = (accepted.REPLAYED,) if outcome.replayed else ()
+        if (prefer := headers.get(b"prefer")) is not None and (wait_s := waiting.preferred_s(prefer)):
+            seen = await self._watched(outcome.task_id, caller.tenant, wait_s, receive)
+            if seen is not None and _is_final(seen):
+                return accepted.reply(outcome.task_id, seen.body, waiting.applied(wait_s), *more, status=200)
+            if seen is not None:
+                return accepted.reply(outcome.task_id, seen.body, *more)
         if outcome.replayed:
-            replayed = await self._snapshots.fresh(outcome.task_id, caller.tenant)
-            return accepted.reply(outcome.task_id, replayed.body, accepted.REPLAYED)
+            replayed = await self._hub.snapshots.fresh(outcome.task_id, caller.tenant)
+            return accepted.reply(outcome.task_id, replayed.body, *more)
         return accepted.reply(task_id, accepted.task_json(submission, spec))
+
+    async def _watched(self, task_id: str, tenant: str, wait_s: float, receive: Receive) -> Snapshot | None:
+        """The task once it has ended, or after that time. It is accepted: what goes wrong now may not hide that."""
+        try:
+            return await waiting.until(self._hub, task_id, tenant, _is_final, wait_s=wait_s, receive=receive)
+        except (TaskgateError, Problem):
+            return None
 
     async def _checked(self, body: bytes) -> tuple[envelope.Envelope, bytes, TypeInfo]:
         task = envelope.parse(body)
         payload = bytes(task.payload)
         return task, payload, await self._types.accept(task.type, envelope.value_of(payload))
+
+
+def _is_final(snapshot: Snapshot) -> bool:
+    return snapshot.record.status in FINAL
 
 
 def _submitter(store: Store, limits: Limits) -> Callable[[Sequence[Submission]], Awaitable[Sequence[Outcome]]]:

@@ -1,0 +1,93 @@
+"""Answers that wait (`?wait=`, `Prefer: wait=` of RFC 7240): woken by the hub, let go by a drain or a hang-up."""
+
+import asyncio
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+from app.body import ClientGone
+from app.errors import Problem
+from app.hub import BACKUP_S, Hub
+from app.snapshots import Snapshot
+
+T = TypeVar("T")
+
+MAX_WAIT_S = 60
+
+_PREFERENCE = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
+"""Up to a comma outside of quotes."""
+
+
+async def until(
+    hub: Hub, task_id: str, tenant: str, wanted: Callable[[Snapshot], bool], *, wait_s: float, receive: Receive
+) -> Snapshot:
+    """The first state that is wanted; after `wait_s`, or when the gateway drains, what there is.
+
+    Raises:
+        ClientGone: the client hung up.
+        TaskNotFound: there is no such task, or no longer.
+    """
+    return await _while_listening(_look(hub, task_id, tenant, wanted, wait_s), receive)
+
+
+async def _look(hub: Hub, task_id: str, tenant: str, wanted: Callable[[Snapshot], bool], wait_s: float) -> Snapshot:
+    async with hub.watch(task_id, tenant) as watch:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while True:
+                    generation = watch.generation
+                    snapshot = await watch.snapshot()
+                    if wanted(snapshot) or hub.draining:
+                        return snapshot
+                    await watch.wait(generation, BACKUP_S)
+    return await hub.snapshots.get(task_id, tenant)
+
+
+async def _while_listening(answering: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """Its result, unless the client hangs up first."""
+    answer = asyncio.ensure_future(answering)
+    gone = asyncio.ensure_future(_hung_up(receive))
+    try:
+        await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientGone
+        return answer.result()
+    finally:
+        answer.cancel()
+        gone.cancel()
+        await asyncio.gather(answer, gone, return_exceptions=True)
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def asked_s(text: str) -> float:
+    """Seconds of `?wait=`; more than MAX_WAIT_S is that.
+
+    Raises:
+        Problem: not a number of seconds.
+    """
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) is None:
+        raise Problem("bad-request", f"`wait` is a number of seconds, 0 to {MAX_WAIT_S}.")
+    return min(float(text), MAX_WAIT_S)
+
+
+@functools.lru_cache(64)
+def preferred_s(prefer: bytes) -> int:
+    """Seconds of the first `wait` among the preferences; 0: none that can be followed, which is never an error."""
+    for preference in _PREFERENCE.findall(prefer):
+        name, _, value = preference.partition(b";")[0].partition(b"=")
+        if name.strip().lower() == b"wait":
+            seconds = value.strip().removeprefix(b'"').removesuffix(b'"')
+            return min(int(seconds), MAX_WAIT_S) if seconds.isdigit() and len(seconds) < 10 else 0
+    return 0
+
+
+def applied(wait_s: float) -> tuple[bytes, bytes]:
+    return b"preference-applied", b"wait=%d" % wait_s
