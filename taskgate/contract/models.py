@@ -228,7 +228,25 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
             return None
         if self.alive_ms is None:
             return Health.LOST
-        return self.health or None
+        return None if self.health in ("", "unknown") else self.health
+
+
+class Mark(NamedTuple):
+    """A point in a tenant's list, newest first: right behind the task of that time and id."""
+
+    created_ms: int | None = None
+    """None: before the newest."""
+    id: str = ""
+    """ "" comes after all of its millisecond's."""
+
+
+class Page(NamedTuple):
+    """What a look at a part of a tenant's list found."""
+
+    ids: list[str]
+    scanned: int
+    last: Mark | None
+    """The last that was looked at; None when there are no older ones."""
 
 
 class Event(NamedTuple):

@@ -1,6 +1,6 @@
 """The store: every read and write of task state, one method for each transition."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -31,6 +31,8 @@ from taskgate.contract.models import (
     Held,
     Kept,
     Limits,
+    Mark,
+    Page,
     Report,
     Served,
     Submission,
@@ -99,6 +101,8 @@ class Store:
         self._nudge = Script(redis, "nudge")
         self._announce = Script(redis, "announce")
         self._read = Script(redis, "read")
+        self._page = Script(redis, "page")
+        self._delete = Script(redis, "delete")
 
     def partition_of(self, task_id: str) -> int:
         return ids.partition_of(task_id, len(self.partitions))
@@ -319,6 +323,54 @@ class Store:
             case [b"full", limit, retry_ms, queue]:
                 raise QueueFull(limit=limit.decode(), queue=queue.decode(), retry_after_s=retry_ms / 1000)
         raise AssertionError(f"unknown reply {reply!r}")
+
+    async def delete(self, task_id: str, *, tenant: str = "") -> None:
+        """Delete a finished task and all that is kept of it; its idempotency key is free again.
+
+        Raises:
+            TaskNotFound: there is no such task of that tenant.
+            NotFinished: it has not ended.
+        """
+        reply = await self._delete(keys.prefix(self.partition_of(task_id)), self._now(), task_id, tenant)
+        match reply:
+            case [b"ok"]:
+                return
+            case [b"not_found"]:
+                raise TaskNotFound(task_id)
+            case [b"not_finished", status]:
+                raise NotFinished(status.decode())
+        raise AssertionError(f"unknown reply {reply!r}")
+
+    async def page(
+        self,
+        partition: int,
+        tenant: str,
+        *,
+        before: Mark,
+        limit: int,
+        after_ms: int | None = None,
+        statuses: Collection[Status] = (),
+        task_type: str = "",
+        queue: str = "",
+    ) -> Page:
+        """Look at up to `limit` of a tenant's tasks in a partition that come after `before`, newest first."""
+        more, scanned, created, last, ids = await self._page(
+            keys.prefix(partition),
+            self._now(),
+            tenant,
+            "inf" if before.created_ms is None else before.created_ms,
+            before.id,
+            "-inf" if after_ms is None else after_ms,
+            limit,
+            _pack(list(map(str, statuses))),
+            task_type,
+            queue,
+        )
+        return Page(
+            ids=[task_id.decode() for task_id in ids],
+            scanned=scanned,
+            last=Mark(int(float(created)), last.decode()) if more else None,
+        )
 
     async def read(self, task_ids: Sequence[str], *, result: bool = False) -> list[TaskRecord | None]:
         """Snapshots of tasks of one partition, without their payloads; None where there is no such task."""

@@ -14,6 +14,7 @@ from taskgate.contract.errors import (
     NoSuchWorker,
     NotCancelable,
     NotDead,
+    NotFinished,
     QueueFull,
     TaskNotFound,
 )
@@ -24,6 +25,7 @@ from taskgate.contract.models import (
     HandBack,
     Held,
     Limits,
+    Mark,
     Report,
     Served,
     Submission,
@@ -355,6 +357,31 @@ class Life:
 
         async def call() -> int | None:
             return await self._store.reap(0, worker, watched=watched)
+    def delete(self, pick: int, repeat: bool) -> None:
+        task_id = self._some_id(pick)
+
+        async def call() -> str:
+            try:
+                await self._store.delete(task_id)
+            except (TaskNotFound, NotFinished) as error:
+                return "not_found" if isinstance(error, TaskNotFound) else "not_finished"
+            return "ok"
+
+        wanted = self._reference.delete(task_id)
+        assert self._run(call()) == wanted
+        assert self._again(repeat, call) in (None, "not_found" if wanted == "ok" else wanted)
+
+    def pages(self, tenant: str, limit: int) -> None:
+        """All pages of a tenant's list together."""
+        found: list[str] = []
+        mark: Mark | None = Mark()
+        while mark is not None:
+            page = self._run(self._store.page(0, tenant, before=mark, limit=limit))
+            assert page.scanned == len(page.ids) <= limit
+            found += page.ids
+            mark = page.last
+        assert found == self._reference.newest_first(tenant)
+
 
         wanted = 0 if self._reference.reap(worker, watched) else None
         assert self._run(call()) == wanted

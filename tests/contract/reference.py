@@ -188,6 +188,20 @@ class Reference:
         task.deadline_ms, task.met = None, False
         return "ok"
 
+    def delete(self, task_id: str) -> str:
+        task = self.tasks.get(task_id)
+        if task is None:
+            return "not_found"
+        if task.status not in FINAL:
+            return "not_finished"
+        del self.tasks[task_id]
+        return "ok"
+
+    def newest_first(self, tenant: str) -> list[str]:
+        """What a tenant's list shows, page by page."""
+        own = [task for task in self.tasks.values() if task.tenant == tenant]
+        return [task.id for task in sorted(own, key=lambda task: (task.created_ms, task.id), reverse=True)]
+
     def reap(self, worker: str, watched: BeatValue) -> bool:
         """Whether it was found dead."""
         if self.beats.get(worker) != watched:

@@ -78,6 +78,8 @@ _clients = st.one_of(
         limit=st.sampled_from([100, 100, 2]),
         repeat=REPEAT,
     ),
+    _step(Life.delete, pick=PICK, repeat=REPEAT),
+    _step(Life.pages, tenant=st.sampled_from(["a", "b"]), limit=st.sampled_from([1, 2, 5, 100])),
 )
 _supervisors = st.one_of(
     _step(Life.beat, worker=_worker, forgotten=st.integers(0, 2), foreign=st.booleans()),

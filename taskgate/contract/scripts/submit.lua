@@ -31,6 +31,7 @@ local function submit(item)
     accept(item)
     if key ~= "" then
         redis.call("SET", idem_key, fingerprint .. " " .. id, "PX", IDEMPOTENCY_MS)
+        redis.call("HSET", prefix .. "task:" .. id, "idem", key)
     end
     return { "ok" }
 end
