@@ -17,6 +17,10 @@ def events(partition: int, task_id: str) -> str:
     return f"{task(partition, task_id)}:events"
 
 
+def logs(partition: int, task_id: str) -> str:
+    return f"{task(partition, task_id)}:logs"
+
+
 def alive(partition: int, task_id: str) -> str:
     return f"{task(partition, task_id)}:alive"
 

@@ -442,12 +442,22 @@ class Store:
 
     def _streams(self, task_id: str) -> list[str]:
         """Keys of the streams that tell of a task; their ids are in one order."""
-        return [keys.events(self.partition_of(task_id), task_id)]
+        partition = self.partition_of(task_id)
+        return [keys.events(partition, task_id), keys.logs(partition, task_id)]
+
+    async def output(self, task_id: str, *, after: str = "0-0", count: int = 100) -> tuple[list[Event], int]:
+        """Kept output of a task after the stream id `after`, oldest first, and how many bytes of it were dropped."""
+        partition = self.partition_of(task_id)
+        entries = await self._command("XRANGE", keys.logs(partition, task_id), f"({after}", "+", "COUNT", count)
+        lost = await self._command("HGET", keys.task(partition, task_id), "logs_lost")
+        return [_event(entry) for entry in entries], int(lost or 0)
 
     async def has_event(self, task_id: str, event_id: str) -> bool:
         """Whether an event of that id is still kept."""
-        key = keys.events(self.partition_of(task_id), task_id)
-        return bool(await self._command("XRANGE", key, event_id, event_id))
+        for key in self._streams(task_id):
+            if await self._command("XRANGE", key, event_id, event_id):
+                return True
+        return False
 
     async def last_event_id(self, task_id: str) -> str | None:
         key = keys.events(self.partition_of(task_id), task_id)

@@ -96,7 +96,7 @@ def _check_counters(found: dict[str, Any], records: dict[str, TaskRecord]) -> No
 def _kept(found: dict[str, Any], task_id: str) -> int:
     """Bytes that retention counts for a finished task."""
     record = found[f"{PREFIX}task:{task_id}"]
-    return 2048 + len(record.get(b"payload", b"")) + len(record.get(b"result", b""))
+    return 2048 + len(record.get(b"payload", b"")) + len(record.get(b"result", b"")) + int(record.get(b"logs", 0))
 
 
 def _check_orders(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:

@@ -306,7 +306,14 @@ class Life:
 
     def report(self, pick: int, whose: str, number: int, repeat: bool) -> None:
         token = self._picked(pick, whose)
-        item = Report(id=token.task_id, epoch=token.epoch, number=number, progress=b'{"current":1}', health="waiting")
+        item = Report(
+            id=token.task_id,
+            epoch=token.epoch,
+            number=number,
+            progress=b'{"current":1}',
+            health="waiting",
+            logs=[(b"{}", 700)] * (number % 3),
+        )
 
         async def call() -> list[str]:
             return await self._store.report(0, token.worker, [item])
@@ -350,13 +357,6 @@ class Life:
         if wanted == "ok":
             assert self._again(repeat, call) in (None, "ok")
 
-    def reap(self, worker: str, pick: int, repeat: bool) -> None:
-        """By the value that another one watched: of this beat, or of one before, since which it has lived on."""
-        seen = self._values[worker] or [BeatValue(1, LEASE_MS)]
-        watched = seen[-1 - pick % len(seen)]
-
-        async def call() -> int | None:
-            return await self._store.reap(0, worker, watched=watched)
     def delete(self, pick: int, repeat: bool) -> None:
         task_id = self._some_id(pick)
 
@@ -382,6 +382,13 @@ class Life:
             mark = page.last
         assert found == self._reference.newest_first(tenant)
 
+    def reap(self, worker: str, pick: int, repeat: bool) -> None:
+        """By the value that another one watched: of this beat, or of one before, since which it has lived on."""
+        seen = self._values[worker] or [BeatValue(1, LEASE_MS)]
+        watched = seen[-1 - pick % len(seen)]
+
+        async def call() -> int | None:
+            return await self._store.reap(0, worker, watched=watched)
 
         wanted = 0 if self._reference.reap(worker, watched) else None
         assert self._run(call()) == wanted

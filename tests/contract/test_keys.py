@@ -15,6 +15,7 @@ from tests.contract.conftest import Hand, submission, submit
 NAMES: dict[str, Callable[[int], str]] = {
     "task": lambda p: keys.task(p, "T"),
     "events": lambda p: keys.events(p, "T"),
+    "logs": lambda p: keys.logs(p, "T"),
     "alive": lambda p: keys.alive(p, "T"),
     "wake": lambda p: keys.wake(p, "q", "t"),
     "nudge": lambda p: keys.nudge(p, "w"),
@@ -28,9 +29,9 @@ NAMES: dict[str, Callable[[int], str]] = {
     "notices": keys.notices,
 }
 PATTERNS = {
-    r"task:<id>", r"task:<id>:events", r"task:<id>:alive", r"queues", r"lanes:<q>", r"lane:<q>:<type>",
-    r"ready:<q>:<type>:<tenant>", r"due", r"held:<worker>", r"beats", r"dead:<q>", r"final", r"heavy", r"all:<tenant>",
-    r"idem:<tenant>:<hash>", r"usage", r"wake:<q>:<type>", r"worker:<worker>",
+    r"task:<id>", r"task:<id>:events", r"task:<id>:logs", r"task:<id>:alive", r"queues", r"lanes:<q>",
+    r"lane:<q>:<type>", r"ready:<q>:<type>:<tenant>", r"due", r"held:<worker>", r"beats", r"dead:<q>", r"final",
+    r"heavy", r"all:<tenant>", r"idem:<tenant>:<hash>", r"usage", r"wake:<q>:<type>", r"worker:<worker>",
 }  # fmt: skip
 """What the scripts may write, of the table in docs/architecture.md."""
 
@@ -59,7 +60,7 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
     await submit(store, *(submission(tenant="a", key=f"k{n}") for n in range(5)), submission(delay_ms=1000))
     seen = {key async for key in redis_client.scan_iter(count=1000)}
     succeeds, fails, retries, _ = await w1.claim(sync=4)
-    await w1.report(succeeds, progress=b"{}", events=[("custom", b"{}")])
+    await w1.report(succeeds, progress=b"{}", events=[("custom", b"{}")], logs=[(b"{}", 2)])
     await w1.beat(succeeds)
     seen |= {key async for key in redis_client.scan_iter(count=1000)}
     await w1.finish(succeeds, result=b'"' + b"x" * 1022 + b'"', submitted=[submission(queue="b")])
@@ -69,8 +70,8 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
     seen |= {key async for key in redis_client.scan_iter(count=1000)}
 
     assert {_pattern(key.decode()) for key in seen} == PATTERNS
-    for key in (keys.task(0, succeeds.id), keys.events(0, succeeds.id), keys.alive(0, succeeds.id)):
-        assert key.encode() in seen
+    for key in (keys.task, keys.events, keys.logs, keys.alive):
+        assert key(0, succeeds.id).encode() in seen
     for key in (keys.beats(0), keys.usage(0), keys.worker(0, "w1"), keys.wake(0, "default", "echo")):
         assert key.encode() in seen
 

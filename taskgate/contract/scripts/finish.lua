@@ -58,7 +58,7 @@ local function finish(item)
         requeue(id, task, task.attempt, delay_ms, true, more)
     else
         local kept = status == "failed" and dead_retention_ms or retention_ms
-        local bytes = task.bytes + (status == "succeeded" and #result or 0)
+        local bytes = not task.reported and task.bytes + (status == "succeeded" and #result or 0) or nil
         finish_record(id, task.place, status, kept, task.version, task.attempt, more, fields, bytes)
     end
     if status == "succeeded" then

@@ -173,7 +173,8 @@ local function final_member(queue, tenant, id, bytes)
 end
 
 local function kept_bytes(key)
-    return TASK_BYTES + redis.call("HSTRLEN", key, "payload") + redis.call("HSTRLEN", key, "result")
+    local logs = tonumber(redis.call("HGET", key, "logs")) or 0
+    return TASK_BYTES + redis.call("HSTRLEN", key, "payload") + redis.call("HSTRLEN", key, "result") + logs
 end
 
 -- Delete a finished task.
@@ -194,7 +195,7 @@ local function purge(member)
     end
 end
 
--- Drop payload and result of a finished task; the rest of it stays.
+-- Drop payload, result and output of a finished task; the rest of it stays.
 local function lighten(member)
     local queue, tenant, id, bytes = string.match(member, "^([^:]+):([^:]+):([^:]+):(%d+)$")
     local key = prefix .. "task:" .. id
@@ -204,7 +205,12 @@ local function lighten(member)
     redis.call("ZREM", prefix .. "final", member)
     tally("kept:bytes", TASK_BYTES - tonumber(bytes))
     if redis.call("EXISTS", key) == 1 then -- else its time to live was over before anybody trimmed
-        redis.call("HDEL", key, "payload", "result")
+        local logs = tonumber(redis.call("HGET", key, "logs")) or 0
+        if logs > 0 then
+            redis.call("UNLINK", key .. ":logs")
+            redis.call("HINCRBY", key, "logs_lost", logs)
+        end
+        redis.call("HDEL", key, "payload", "result", "logs")
         redis.call("HSET", key, "lightened", 1)
         redis.call("PUBLISH", prefix .. "changes:" .. id, redis.call("HINCRBY", key, "version", 1))
     end
@@ -230,14 +236,18 @@ local function make_room(max_bytes, limit)
 end
 
 -- any -> final. The caller has taken the task out of where it was. `more`: as in tell_status; `fields`: names and
--- values to write with it, nil for none; `bytes`: what it keeps, nil to have it measured.
+-- values to write with it, nil for none; `bytes`: what it keeps, nil to have it measured, as it must where it may have
+-- output.
 local function finish_record(id, place, status, retention_ms, version, attempt, more, fields, bytes)
     local key = prefix .. "task:" .. id
     local queue, _, tenant = place_parts(place)
     local purge_ms = now + retention_ms
     redis.call("HSET", key, "status", status, "version", version, "finished", now, "purge", purge_ms,
         unpack(fields or {}))
-    bytes = bytes or kept_bytes(key)
+    if not bytes then
+        bytes = kept_bytes(key)
+        redis.call("PEXPIRE", key .. ":logs", retention_ms + BELT_MS)
+    end
     local member = final_member(queue, tenant, id, bytes)
     redis.call("ZADD", prefix .. "final", purge_ms, member)
     tally("kept:bytes", bytes)

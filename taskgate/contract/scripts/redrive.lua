@@ -32,6 +32,7 @@ redis.call("HSET", key, "status", "queued", "version", version, "attempt", 0, "w
 redis.call("HDEL", key, "finished", "purge", "deadline", "started", "met", "error")
 redis.call("PERSIST", key)
 redis.call("PERSIST", key .. ":events")
+redis.call("PERSIST", key .. ":logs")
 local kept = kept_bytes(key)
 redis.call("ZREM", prefix .. "final", final_member(queue, owner, id, kept))
 tally("kept:bytes", -kept)

@@ -1,11 +1,67 @@
 #!lua flags=allow-oom
--- Show what running attempts do: progress, effort, health, checkpoint, events. The state stays.
+-- Show what running attempts do: progress, effort, health, checkpoint, events, output. The state stays.
 -- Replies per item "ok", "done" (a repeat), "stale" or "not_found".
 local worker = ARGV[2] -- string first half of every token
 local items = cmsgpack.unpack(ARGV[3]) -- list   of models.Report
 
+local LOG_ENTRIES = 1000
+local LOG_BYTES = 262144 -- of text
+
+-- The id that the task's streams are at, as two numbers.
+local function last_id(key)
+    local info = redis.call("XINFO", "STREAM", key)
+    for i = 1, #info, 2 do
+        if info[i] == "last-generated-id" then
+            local ms, n = string.match(info[i + 1], "^(%d+)-(%d+)$")
+            return tonumber(ms), tonumber(n)
+        end
+    end
+end
+
+-- Drop the oldest output of a task until the rest is within its limits. Returns bytes kept, and dropped.
+local function shorten(key, kept)
+    local entries, lost = redis.call("XLEN", key), 0
+    while kept > LOG_BYTES or entries > LOG_ENTRIES do
+        local dropped = {}
+        for _, entry in ipairs(redis.call("XRANGE", key, "-", "+", "COUNT", 64)) do
+            if kept <= LOG_BYTES and entries <= LOG_ENTRIES then
+                break
+            end
+            local bytes = tonumber(entry[2][8])
+            dropped[#dropped + 1] = entry[1]
+            kept, lost, entries = kept - bytes, lost + bytes, entries - 1
+        end
+        redis.call("XDEL", key, unpack(dropped))
+    end
+    return kept, lost
+end
+
+-- Append output. Its ids lie above the last of both streams, and by XSETID later events above these: one order.
+local function append(key, version, logs, lost)
+    local events_key, logs_key = key .. ":events", key .. ":logs"
+    local f = redis.call("HMGET", key, "logs", "logs_lost")
+    local kept = tonumber(f[1]) or 0
+    if #logs > 0 then
+        local ms, n = last_id(events_key)
+        if now > ms then
+            ms, n = now, -1
+        end
+        for _, log in ipairs(logs) do
+            n = n + 1
+            redis.call("XADD", logs_key, string.format("%d-%d", ms, n), "event", "log", "seq", version,
+                "data", log[1], "size", log[2])
+            kept = kept + log[2]
+        end
+        redis.call("XSETID", events_key, string.format("%d-%d", ms, n))
+        local dropped
+        kept, dropped = shorten(logs_key, kept)
+        lost = lost + dropped
+    end
+    redis.call("HSET", key, "logs", kept, "logs_lost", (tonumber(f[2]) or 0) + lost)
+end
+
 local function report(item)
-    local id, epoch, number, progress, effort, health, checkpoint, events = unpack(item, 1, 8)
+    local id, epoch, number, progress, effort, health, checkpoint, events, logs, logs_lost = unpack(item, 1, 10)
     local key = prefix .. "task:" .. id
     local refused, task = held_by(id, worker, epoch)
     if refused then
@@ -28,6 +84,9 @@ local function report(item)
     redis.call("HSET", key, unpack(fields))
     for _, event in ipairs(events) do
         tell(id, event[1], task.version, event[2])
+    end
+    if #logs > 0 or logs_lost > 0 then
+        append(key, task.version, logs, logs_lost)
     end
     if #events == 0 then
         redis.call("PUBLISH", prefix .. "changes:" .. id, task.version)
