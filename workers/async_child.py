@@ -6,19 +6,18 @@ import inspect
 import signal
 import socket
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from typing import Any
 
 import structlog
 
 from taskgate.handlers import Handlers
-from workers import execution, wire
+from workers import chains, execution, wire
 from workers.attempts import ChildAttempt
-from workers.calls import Threads, calls
+from workers.calls import Calls, Threads, calls
 from workers.execution import Outcome
 from workers.hygiene import Hygiene
 from workers.ready import message as ready
-from workers.slot import GC_NS, NOTED, RECEIVED, STEPS, Slot, boot_ns
+from workers.slot import GC_NS, NOTED, RECEIVED, STEPS, Record, Slot, StopReason, boot_ns
 
 _IDLE_S = 0.05
 _CALL_ENDS_S = 1.0
@@ -30,12 +29,13 @@ log = structlog.get_logger()
 class Run:
     """A task in this child, and what its handler started: asyncio tasks, and calls in threads."""
 
-    def __init__(self, task: wire.Task, attempt: ChildAttempt) -> None:
+    def __init__(self, task: wire.Task, attempt: ChildAttempt, record: Record) -> None:
         self.task = task
         self.attempt = attempt
+        self.steps_word = record.steps_word
         self.main: asyncio.Task[None] | None = None
         self.started: set[asyncio.Task[Any]] = set()
-        self.calls: set[Future[Any]] = set()
+        self.calls = Calls(record.calls)
         self.cancelable = False
         """Between the handler's start and its end, and not cancelled yet."""
 
@@ -101,6 +101,9 @@ class AsyncChild:
                 self._words[RECEIVED] = order.seq
                 self._begin(order)
                 continue
+            if isinstance(order, wire.AskStack):
+                self._tell_stack(order.seq)
+                continue
             self._finishing = True
             self._loop.remove_reader(self._channel)
             if order is None:
@@ -115,18 +118,18 @@ class AsyncChild:
             self._send(wire.Refused(task.seq))
             return
         record = self._records[task.record]
-        record.begin(task.seq, started_ns)
+        record.begin(task.seq, started_ns, gc_ns=self._words[GC_NS])
         self._words[NOTED] = task.seq
         try:
             attempt = ChildAttempt(task, record, started_ns=started_ns, send=self._send)
         finally:
             self._words[NOTED] = 0
-        run = Run(task, attempt)
+        run = Run(task, attempt, record)
         self._runs[task.seq] = run
         context = contextvars.copy_context()
         context.run(_run.set, run)
         context.run(calls.set, run.calls)
-        steps = Noted(self._work(run, started_ns), self._words, task.seq)
+        steps = Noted(self._work(run, started_ns), self._words, run)
         run.main = asyncio.Task(steps, loop=self._loop, context=context)
 
     async def _work(self, run: Run, started_ns: int) -> None:
@@ -139,6 +142,7 @@ class AsyncChild:
         if run.calls:
             self._loop.call_later(_CALL_ENDS_S, self._look_for_calls, run)
         attempt.close()
+        run.calls.close()
         self._last = task
         record = self._records[task.record]
         shown = record.sample()
@@ -200,14 +204,21 @@ class AsyncChild:
         for run in self._runs.values():
             if run.cancelable and run.attempt.cancel_requested and run.main is not None:
                 run.cancelable = False
-                run.main.cancel()
+                run.main.cancel()  # takes effect in the loop's next turn: it still is where it was
+                if run.attempt.stop_reason is StopReason.TIMEOUT:
+                    self._tell_stack(run.task.seq, timed_out=True)
+
+    def _tell_stack(self, seq: int, *, timed_out: bool = False) -> None:
+        run = self._runs.get(seq)
+        told = chains.of_task(run.main, run.started, run.calls) if run is not None and run.main is not None else []
+        self._send(wire.TaskStack(seq, told, timed_out))
 
     def _new_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """What a handler starts is stepped under the handler's name, and ends with it."""
         run = _run.get()
         if run is None:
             return asyncio.Task(coro, loop=loop, **options)
-        task: asyncio.Task[Any] = asyncio.Task(Noted(coro, self._words, run.task.seq), loop=loop, **options)
+        task: asyncio.Task[Any] = asyncio.Task(Noted(coro, self._words, run), loop=loop, **options)
         run.started.add(task)
         task.add_done_callback(run.started.discard)
         return task
@@ -225,17 +236,19 @@ class AsyncChild:
 class Noted(Coroutine[Any, Any, Any]):
     """A coroutine that writes its task's number into the slot for as long as each step takes."""
 
-    __slots__ = ("_coro", "_seq", "_words")
+    __slots__ = ("_coro", "_own", "_seq", "_words")
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], words: "memoryview[int]", seq: int) -> None:
+    def __init__(self, coro: Coroutine[Any, Any, Any], words: "memoryview[int]", run: Run) -> None:
         self._coro = coro
         self._words = words
-        self._seq = seq
+        self._seq = run.task.seq
+        self._own = run.steps_word
 
     def send(self, value: Any) -> Any:
         words = self._words
         words[NOTED] = self._seq
         words[STEPS] += 1
+        words[self._own] += 1
         try:
             return self._coro.send(value)
         except (SystemExit, KeyboardInterrupt) as error:
@@ -247,6 +260,7 @@ class Noted(Coroutine[Any, Any, Any]):
         words = self._words
         words[NOTED] = self._seq
         words[STEPS] += 1
+        words[self._own] += 1
         try:
             return self._coro.throw(*error)
         except (SystemExit, KeyboardInterrupt) as stop:

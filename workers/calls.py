@@ -8,7 +8,32 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-calls: contextvars.ContextVar[set[Future[Any]] | None] = contextvars.ContextVar("taskgate_calls", default=None)
+
+class Calls(set[Future[Any]]):
+    """Those of one task that have not ended; `show` is told how many, until `close`."""
+
+    def __init__(self, show: Callable[[int], None]) -> None:
+        super().__init__()
+        self._show = show
+
+    def began(self, call: Future[Any]) -> None:
+        self.add(call)
+        self._show(len(self))
+
+    def ended(self, call: Future[Any]) -> None:
+        self.discard(call)
+        self._show(len(self))
+
+    def close(self) -> None:
+        """The task has ended: what is shown is another's from now on."""
+        self._show = _nobody
+
+
+def _nobody(_: int) -> None:
+    return None
+
+
+calls: contextvars.ContextVar[Calls | None] = contextvars.ContextVar("taskgate_calls", default=None)
 """Of the task in whose context this is asked: the calls that have not ended."""
 
 
@@ -21,6 +46,6 @@ class Threads(ThreadPoolExecutor):
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future = super().submit(call, *args, **kwargs)
         if (own := calls.get()) is not None:
-            own.add(future)
-            future.add_done_callback(own.discard)
+            own.began(future)
+            future.add_done_callback(own.ended)
         return future

@@ -10,7 +10,7 @@ class Evidence(NamedTuple):
 
     interval_ms: float
     cpu_ms: float | None
-    """CPU time used in the interval."""
+    """CPU time used in the interval; of an async task that made no step, none."""
     cpu_wait_ms: float | None
     """Time its threads stood on the run queue in the interval."""
     quiet_ms: float
@@ -19,6 +19,10 @@ class Evidence(NamedTuple):
     """Inside `attempt.waiting(…)`."""
     paused: bool
     """Stopped by the guard."""
+    runnable: bool = False
+    """Its main thread runs or wants to, now."""
+    loop_taken: bool = False
+    """Async: one step of another task has taken its event loop for the whole interval."""
 
 
 STARVED_SHARE = 0.5
@@ -29,10 +33,14 @@ def judge(evidence: Evidence, *, stall_after_ms: float) -> Health | None:
     """The verdict, or None where the evidence does not carry one."""
     if evidence.paused:
         return Health.PAUSED
+    if evidence.loop_taken:
+        return Health.STARVED
     if evidence.cpu_wait_ms is not None and evidence.cpu_wait_ms > STARVED_SHARE * evidence.interval_ms:
         return Health.STARVED
     if evidence.cpu_ms is not None and evidence.cpu_ms > COMPUTING_SHARE * evidence.interval_ms:
         return Health.COMPUTING
     if evidence.waiting or evidence.quiet_ms < stall_after_ms:
         return Health.WAITING
+    if evidence.runnable:  # the kernel counts a wait for a CPU when it is over
+        return Health.STARVED
     return Health.STALLED if evidence.cpu_ms is not None else None

@@ -27,7 +27,7 @@ from workers.orphans import Orphans
 from workers.outbox import Outbox
 from workers.pool import Pool
 from workers.procstat import OomKills
-from workers.slot import boot_ns
+from workers.slot import Progress, boot_ns
 from workers.stops import Stops
 from workers.telemetry import Telemetry
 from workers.wire import Checkpoint, Done, Emitted, HandlerInfo, Message, Ready, Refused
@@ -232,7 +232,6 @@ class Runner:
             holding,
             run_cpu_ms=None if done.cpu_ns is None else done.cpu_ns // 1_000_000,
             gc_ms=done.gc_ns // 1_000_000,
-            shared=done.cpu_ns is None,
         )
         self.ends.finish(
             holding,
@@ -240,11 +239,14 @@ class Runner:
             result=done.result,
             error=b"" if done.outcome == "canceled" else done.error,
             retry_after_s=done.retry_after_s,
-            progress=b"" if progress is None else progress.json(now_ms=self._now_ms(), now_ns=boot_ns()),
+            progress=self._shown(progress),
             effort=effort,
             submitted=[endings.submission(each, holding.task.spec, self.types) for each in done.submitted],
             run_ms=done.run_ns // 1_000_000,
         )
+
+    def _shown(self, progress: Progress | None) -> bytes:
+        return b"" if progress is None else progress.json(now_ms=self._now_ms(), now_ns=boot_ns())
 
     def _another_schema(self, holding: Holding) -> bool:
         info = self.types.get(holding.task.spec.type)
@@ -287,9 +289,10 @@ class Runner:
         self.sweep()
 
     def _charge(self, holding: Holding, child: ChildProcess, how: Exit, *, oom: bool) -> None:
-        effort = self.telemetry.ended(holding, run_cpu_ms=None, gc_ms=0, shared=child.spec.kind == "async")
+        effort = self.telemetry.ended(holding)
+        progress = self.telemetry.last_progress(holding)
         if holding.stop is StopReason.CANCEL:
-            self.ends.finish(holding, "canceled", effort=effort)
+            self.ends.finish(holding, "canceled", progress=self._shown(progress), effort=effort)
             return
         kind, message = endings.cause_of_death(holding, child, how, oom=oom, lease=self._guard.paused)
         self.ends.finish(
@@ -297,6 +300,7 @@ class Runner:
             "retry",
             error=endings.after_death(holding, how, kind=kind, message=message, pid=child.pid),
             retry_after_s=0.0 if kind is ErrorKind.LEASE else None,
+            progress=self._shown(progress),
             effort=effort,
         )
 

@@ -26,6 +26,9 @@ _PROGRESS = struct.Struct("@QQddq24s64s200sQ")
 _PROGRESS_AT = _WAITING_AT + _WAITING.size
 _CHILDS_PART = slice(16, _RECORD)
 """Of a record, what the child writes and zeroes; the words before it are the supervisor's."""
+_BELIEVED = slice(_PROGRESS_AT + _PROGRESS.size)
+"""What must be the same in two reads. The words behind it are each whole, and may move all the time."""
+_BEGAN_CPU_NS, _BEGAN_GC_NS, _TASK_STEPS, _TASK_CALLS = range(_BELIEVED.stop // 8, _BELIEVED.stop // 8 + 4)
 
 _READS = 100
 _pack_progress = _PROGRESS.pack_into
@@ -78,6 +81,14 @@ class TaskSample(NamedTuple):
     progress: Progress | None
     waiting: str | None
     """The text of `attempt.waiting(…)` while the task is inside it."""
+    cpu_ns: int = 0
+    """CPU time of the child when the task began."""
+    gc_ns: int = 0
+    """Its GC pauses then."""
+    steps: int = 0
+    """Async: how many steps of the event loop were the task's."""
+    calls: int = 0
+    """Async: its calls in threads that have not ended."""
 
 
 class Sample(NamedTuple):
@@ -137,10 +148,12 @@ class Record:
     def seq(self) -> int:
         return self._words[self._word + _SEQ]
 
-    def begin(self, seq: int, started_ns: int) -> None:
+    def begin(self, seq: int, started_ns: int, *, cpu_ns: int = 0, gc_ns: int = 0) -> None:
         """Child: the record is now that of `seq`; nothing of the task before is left, however late it was written."""
         self.end()
         self._words[self._word + _BEGUN_NS] = started_ns
+        self._words[self._word + _BEGAN_CPU_NS] = cpu_ns
+        self._words[self._word + _BEGAN_GC_NS] = gc_ns
         self._words[self._word + _SEQ] = seq
 
     def end(self) -> None:
@@ -164,6 +177,15 @@ class Record:
         """Child: whether anything was reported since `begin`."""
         return self._words[self._word + _PROGRESS_AT // 8] != 0
 
+    @property
+    def steps_word(self) -> int:
+        """Child: which of the slot's words counts the steps of the task."""
+        return self._word + _TASK_STEPS
+
+    def calls(self, count: int) -> None:
+        """Child: so many calls in threads have not ended."""
+        self._words[self._word + _TASK_CALLS] = count
+
     def writer(self, seq: int) -> "Writer":
         return Writer(self._memory, self._offset, seq)
 
@@ -171,7 +193,7 @@ class Record:
         """None between tasks. A progress that is never seen whole shows as the one seen before it."""
         for _ in range(_READS):
             raw = self._memory[self._offset : self._offset + _RECORD]
-            if raw != self._memory[self._offset : self._offset + _RECORD]:
+            if raw[_BELIEVED] != self._memory[self._offset : self._offset + _BELIEVED.stop]:
                 continue
             _, _, seq, started_ns = struct.unpack_from("@QQQQ", raw)
             if not seq:
@@ -179,16 +201,21 @@ class Record:
             first, owner, text, last = _WAITING.unpack_from(raw, _WAITING_AT)
             waiting = _text(text) if owner == seq and first == last and text[0] else None
             first, owner, current, total, at_ns, unit, stage, message, last = _PROGRESS.unpack_from(raw, _PROGRESS_AT)
-            if first != last:
+            # Packing begins with zeroes: a writer that lost its CPU there has not taken back what it said before.
+            if first != last or (not first and self._seen_seq == seq and self._seen is not None):
                 continue
             self._seen_seq, self._seen = seq, None
             if owner == seq:
                 known_total = None if math.isnan(total) else total
                 self._seen = Progress(current, known_total, _text(unit), _text(stage), _text(message), at_ns)
-            return TaskSample(seq, started_ns, self._seen, waiting)
+            return self._shown(seq, started_ns, self._seen, waiting)
         seq = self.seq
         seen = self._seen if self._seen_seq == seq else None
-        return TaskSample(seq, self._words[self._word + _BEGUN_NS], seen, None) if seq else None
+        return self._shown(seq, self._words[self._word + _BEGUN_NS], seen, None) if seq else None
+
+    def _shown(self, seq: int, started_ns: int, progress: Progress | None, waiting: str | None) -> TaskSample:
+        at = self._word + _BEGAN_CPU_NS
+        return TaskSample(seq, started_ns, progress, waiting, *self._words[at : at + 4])
 
 
 class Writer:

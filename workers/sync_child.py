@@ -82,10 +82,10 @@ class SyncChild:
             return True
         self._last = task
         record = self._records[task.record]
-        record.begin(task.seq, started_ns)
+        gc_ns, cpu_ns = self._words[GC_NS], time.process_time_ns()
+        record.begin(task.seq, started_ns, cpu_ns=cpu_ns, gc_ns=gc_ns)
         self._words[STARTED_NS] = started_ns
         self._words[RUNNING] = task.seq
-        gc_ns, cpu_ns = self._words[GC_NS], time.process_time_ns()
         attempt = ChildAttempt(task, record, started_ns=started_ns, send=self._send)
         threads = set(threading.enumerate())
         outcome = self._outcome(task, record, attempt)

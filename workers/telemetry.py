@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import structlog
@@ -14,27 +15,17 @@ from workers import health
 from workers.children import ChildProcess
 from workers.holdings import Holding, Holdings
 from workers.outbox import Outbox
-from workers.procstat import Numbers, ProcStat
-from workers.slot import Sample, TaskSample, boot_ns
+from workers.slot import Progress, Sample, TaskSample, boot_ns
+from workers.tracks import Track
 
 log = structlog.get_logger()
 
 EVERY_S = 0.25
 EFFORT_EVERY_NS = 1_000_000_000
 EVENT_EVERY_NS = 10_000_000_000
-JUDGED_OVER_NS = 1_000_000_000
-"""Health is judged over that long: shorter intervals mistake one tick of the CPU clock for a trend."""
-
-
-@dataclass(slots=True)
-class _Track:
-    """What was seen of one child while it works."""
-
-    stat: ProcStat
-    base: Numbers | None = None
-    """At the hand-over of the task now running; None where that was not measured."""
-    judged: Numbers | None = None
-    judged_ns: int = 0
+NS_OF_A_MS = 1_000_000
+UNKNOWN = "unknown"
+"""As the record says it; readers see null."""
 
 
 @dataclass(slots=True)
@@ -46,12 +37,12 @@ class _Told:
     health: str = ""
     effort_ns: int = 0
     event_ns: int = 0
+    steps: int = 0
+    """Of an async task, when its health was judged last."""
+    sent: asyncio.Future[str | None] | None = None
+    """The last report: the next one waits for its answer, and then says it better."""
     lasting: asyncio.Future[str | None] | None = None
-    """The last report that carried what must not be lost."""
-
-    @property
-    def is_sending(self) -> bool:
-        return self.lasting is not None and not self.lasting.done()
+    """The last that carried what must not be lost."""
 
 
 class Telemetry:
@@ -75,7 +66,7 @@ class Telemetry:
         self._paused = paused
         self._stall_after_ms = stall_after_s * 1000
         self._stale = stale
-        self._tracks: dict[ChildProcess, _Track] = {}
+        self._tracks: dict[ChildProcess, Track] = {}
         self._told: dict[Holding, _Told] = {}
 
     async def run(self) -> None:
@@ -88,13 +79,8 @@ class Telemetry:
             await asyncio.sleep(max(0.01, EVERY_S - (time.monotonic() - started)))
 
     def starts(self, child: ChildProcess, *, alone: bool) -> None:
-        """A child is given a task. Its effort counts from here if it is `alone`, with no other of that child."""
-        track = self._track(child)
-        if not alone or child.load:
-            track.base = None
-            return
-        track.base = track.judged = track.stat.sample()
-        track.judged_ns = boot_ns()
+        """A child is given a task. Its waits count from here if it is `alone`, with no other of that child."""
+        self._track(child).starts(alone=alone and not child.load)
 
     def forget(self, holding: Holding) -> None:
         self._told.pop(holding, None)
@@ -102,102 +88,106 @@ class Telemetry:
     def gone(self, child: ChildProcess) -> None:
         track = self._tracks.pop(child, None)
         if track is not None:
-            track.stat.close()
+            track.close()
 
-    def ended(self, holding: Holding, *, run_cpu_ms: int | None, gc_ms: int, shared: bool) -> bytes:
-        """Effort of an attempt that has ended, as JSON."""
-        track = self._tracks.get(holding.child) if holding.child is not None else None
-        wait_ms = rss = None
-        if track is not None and track.base is not None and not shared:
-            now = track.stat.sample()
-            if now is not None:
-                wait_ms, rss = now.wait_ms - track.base.wait_ms, now.rss_bytes
-                holding.rss_peak = max(holding.rss_peak, rss)
-        return _effort(holding, cpu_ms=run_cpu_ms, wait_ms=wait_ms, gc_ms=gc_ms, rss=rss, shared=shared)
+    def ended(self, holding: Holding, *, run_cpu_ms: int | None = None, gc_ms: int | None = None) -> bytes:
+        """Effort of an attempt that has ended, as JSON. What its child did not say of itself is measured here."""
+        child = holding.child
+        track = self._tracks.get(child) if child is not None else None
+        if child is None or track is None:
+            return _effort(holding, cpu_ms=run_cpu_ms, gc_ms=gc_ms)
+        if child.spec.kind == "async":
+            return _effort(holding, gc_ms=gc_ms, shared=True)
+        now = track.stat.sample() if track.base is not None or run_cpu_ms is None else None
+        if now is not None:
+            holding.rss_peak = max(holding.rss_peak, now.rss_bytes)
+        if run_cpu_ms is None and now is not None and (task := (sample := child.sample()).tasks.get(holding.seq)):
+            run_cpu_ms = max(0, now.cpu_ms - task.cpu_ns // NS_OF_A_MS)
+            gc_ms = (sample.gc_ns - task.gc_ns) // NS_OF_A_MS
+        waited = None if now is None or track.base is None else _less(now.wait_ms, track.base.wait_ms)
+        rss = now.rss_bytes or None if now is not None else None
+        return _effort(holding, cpu_ms=run_cpu_ms, wait_ms=waited, gc_ms=gc_ms, rss=rss)
+
+    def last_progress(self, holding: Holding) -> Progress | None:
+        """What a dead child's task had said last."""
+        if holding.child is not None and (task := holding.child.sample().tasks.get(holding.seq)):
+            holding.progress = task.progress or holding.progress
+        return holding.progress
 
     def flush(self, holding: Holding) -> asyncio.Future[str | None] | None:
         """Send what an attempt emitted; done when all of it is written. None when it is already."""
-        if holding.events or holding.checkpoint:
-            return self._send(holding)
         told = self._told.get(holding)
-        return told.lasting if told is not None and told.is_sending else None
+        lasting = told.lasting if told is not None else None
+        while holding.events or holding.checkpoint:
+            lasting = self._send(holding)
+        return lasting if lasting is not None and not lasting.done() else None
 
-    def _track(self, child: ChildProcess) -> _Track:
+    def _track(self, child: ChildProcess) -> Track:
         if child not in self._tracks:
-            self._tracks[child] = _Track(ProcStat(child.pid))
+            self._tracks[child] = Track(child.pid)
         return self._tracks[child]
 
     def _look(self, child: ChildProcess) -> None:
-        track = self._track(child)
-        now_ns, numbers, sample = boot_ns(), track.stat.sample(), child.sample()
+        track, sample = self._track(child), child.sample()
+        track.look(sample, paused=self._paused())
         running = self._holdings.of(child, sample.running)
-        if numbers is not None and running is not None:
-            running.rss_peak = max(running.rss_peak, numbers.rss_bytes)
+        if track.numbers is not None and running is not None:
+            running.rss_peak = max(running.rss_peak, track.numbers.rss_bytes)
         for seq, task in sample.tasks.items():
             holding = self._holdings.of(child, seq)
             if holding is not None and not holding.ending:
-                self._look_at(holding, child, track, sample, task, numbers, now_ns)
-        if now_ns - track.judged_ns >= JUDGED_OVER_NS:
-            track.judged, track.judged_ns = numbers, now_ns
+                self._look_at(holding, child, track, sample, task)
+        track.close_window(sample)
 
-    def _look_at(
-        self,
-        holding: Holding,
-        child: ChildProcess,
-        track: _Track,
-        sample: Sample,
-        task: TaskSample,
-        numbers: Numbers | None,
-        now_ns: int,
-    ) -> None:
-        told = self._told.setdefault(holding, _Told(event_ns=now_ns))
-        if told.is_sending:
-            return  # what came after it would be written before it, and it then taken for a repeat
+    def _look_at(self, holding: Holding, child: ChildProcess, track: Track, sample: Sample, task: TaskSample) -> None:
+        told = self._told.setdefault(holding, _Told(event_ns=track.now_ns))
         shared = child.spec.kind == "async"
+        verdict = self._judge(told, track, sample, task, shared=shared)
+        if told.sent is not None and not told.sent.done():
+            return
         report: dict[str, bytes | str] = {}
         if task.progress is not None and task.progress.at_ns != told.progress_at_ns:
-            told.progress_at_ns = task.progress.at_ns
-            holding.progress = task.progress
-            report["progress"] = task.progress.json(now_ms=self._now_ms(), now_ns=now_ns)
-            if task.progress.stage != told.stage or now_ns - told.event_ns >= EVENT_EVERY_NS:
-                told.stage, told.event_ns = task.progress.stage, now_ns
-                holding.events.append(("progress", bytes(report["progress"])))  # type: ignore[arg-type]
-        verdict = self._judge(track, task, numbers, now_ns)
-        if verdict is not None and verdict != told.health:
-            told.health = verdict
-            report["health"] = verdict
-        if numbers is not None and now_ns - told.effort_ns >= EFFORT_EVERY_NS:
-            told.effort_ns = now_ns
-            based = track.base if not shared else None
-            report["effort"] = holding.effort = _effort(
-                holding,
-                cpu_ms=numbers.cpu_ms - based.cpu_ms if based else None,
-                wait_ms=numbers.wait_ms - based.wait_ms if based else None,
-                gc_ms=sample.gc_ns // 1_000_000 if shared else None,
-                rss=numbers.rss_bytes,
-                shared=shared,
-            )
+            report["progress"] = self._progress(holding, told, task.progress, track.now_ns)
+        if verdict != told.health:
+            report["health"] = told.health = verdict
+        if track.numbers is not None and track.now_ns - told.effort_ns >= EFFORT_EVERY_NS:
+            told.effort_ns = track.now_ns
+            report["effort"] = holding.effort = self._effort_so_far(holding, track, sample, task, shared=shared)
         if report or holding.events or holding.checkpoint:
             self._send(holding, **report)
 
-    def _judge(self, track: _Track, task: TaskSample, numbers: Numbers | None, now_ns: int) -> Health | None:
-        paused = self._paused()
-        interval_ms = (now_ns - track.judged_ns) / 1e6
-        if not paused and interval_ms * 1e6 < JUDGED_OVER_NS and task.started_ns:
-            return None
-        before = track.judged if numbers is not None else None
-        last_ns = max(task.started_ns, task.progress.at_ns if task.progress else 0)
-        return health.judge(
-            health.Evidence(
-                interval_ms=interval_ms,
-                cpu_ms=numbers.cpu_ms - before.cpu_ms if before and numbers else None,
-                cpu_wait_ms=numbers.wait_ms - before.wait_ms if before and numbers else None,
-                quiet_ms=(now_ns - last_ns) / 1e6,
-                waiting=task.waiting is not None,
-                paused=paused,
-            ),
-            stall_after_ms=self._stall_after_ms,
+    def _progress(self, holding: Holding, told: _Told, progress: Progress, now_ns: int) -> bytes:
+        told.progress_at_ns, holding.progress = progress.at_ns, progress
+        said = progress.json(now_ms=self._now_ms(), now_ns=now_ns)
+        if progress.stage != told.stage or now_ns - told.event_ns >= EVENT_EVERY_NS:
+            told.stage, told.event_ns = progress.stage, now_ns
+            holding.events.append(("progress", said))
+        return said
+
+    def _effort_so_far(
+        self, holding: Holding, track: Track, sample: Sample, task: TaskSample, *, shared: bool
+    ) -> bytes:
+        numbers, base = track.numbers, track.base
+        assert numbers is not None
+        return _effort(
+            holding,
+            cpu_ms=None if shared else max(0, numbers.cpu_ms - task.cpu_ns // NS_OF_A_MS),
+            wait_ms=None if shared or base is None else _less(numbers.wait_ms, base.wait_ms),
+            gc_ms=(sample.gc_ns - task.gc_ns) // NS_OF_A_MS,
+            rss=numbers.rss_bytes,
+            shared=shared,
         )
+
+    def _judge(self, told: _Told, track: Track, sample: Sample, task: TaskSample, *, shared: bool) -> str:
+        """The verdict on the last window; while there is none, the one before."""
+        evidence = track.evidence(sample, task, steps=told.steps, shared=shared)
+        if evidence is None:
+            return told.health
+        told.steps = task.steps
+        verdict = health.judge(evidence, stall_after_ms=self._stall_after_ms)
+        if verdict is Health.STALLED and (work := track.helpers_work()) is not False:
+            return Health.COMPUTING if work else told.health
+        return UNKNOWN if verdict is None and told.health else verdict or ""
 
     def _send(self, holding: Holding, **fields: bytes | str) -> asyncio.Future[str | None]:
         holding.reports += 1
@@ -214,29 +204,38 @@ class Telemetry:
         lasting = bool(events or checkpoint)
         answer = self._outbox.report(holding.task.partition, item, lasting=lasting)
 
-        def heard(future: asyncio.Future[str | None]) -> None:
-            if future.cancelled():
-                return
-            if (error := future.exception()) is not None:
-                log.error("the store refused a report", task_id=holding.id, error=repr(error))
-            elif future.result() in ("stale", "not_found"):
-                self._stale(holding)
-
-        answer.add_done_callback(heard)
+        told = self._told.setdefault(holding, _Told(event_ns=boot_ns()))
+        told.sent = answer
         if lasting:
-            self._told.setdefault(holding, _Told(event_ns=boot_ns())).lasting = answer
+            told.lasting = answer
+        answer.add_done_callback(partial(self._heard, holding, told))
         return answer
+
+    def _heard(self, holding: Holding, told: _Told, answer: asyncio.Future[str | None]) -> None:
+        if answer.cancelled():
+            return
+        if (error := answer.exception()) is not None:
+            log.error("the store refused a report", task_id=holding.id, error=repr(error))
+        elif answer.result() is None:  # not written, as far as is known: so it is told again
+            told.health, told.progress_at_ns, told.effort_ns = "", 0, 0
+        elif answer.result() in ("stale", "not_found"):
+            self._stale(holding)
+
+
+def _less(now: int | None, before: int | None) -> int | None:
+    return None if now is None or before is None else now - before
 
 
 def _effort(
     holding: Holding,
     *,
-    cpu_ms: int | None,
-    wait_ms: int | None,
-    gc_ms: int | None,
-    rss: int | None,
-    shared: bool,
+    cpu_ms: int | None = None,
+    wait_ms: int | None = None,
+    gc_ms: int | None = None,
+    rss: int | None = None,
+    shared: bool = False,
 ) -> bytes:
+    """As the record shows it. `shared`: memory and pauses are those of a process that runs other tasks too."""
     task = holding.task
     return msgspec.json.encode(
         {
