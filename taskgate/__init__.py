@@ -1,15 +1,18 @@
-"""What handlers import: `from taskgate import Attempt, Fail, Retry, child_start, handler`."""
+"""What handlers import: `from taskgate import Attempt, Fail, Retry, child_start, handler`; and the clients."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from taskgate.attempt import Attempt, Canceled, Drained, Fail, Retry, Stopped, TimedOut
+    from taskgate.client import AsyncClient, Client
     from taskgate.handlers import child_start, handler
 
 __all__ = [
+    "AsyncClient",
     "Attempt",
     "Canceled",
+    "Client",
     "Drained",
     "Fail",
     "Retry",
@@ -19,7 +22,12 @@ __all__ = [
     "handler",
 ]
 
-_HOMES = {"child_start": "taskgate.handlers", "handler": "taskgate.handlers"}
+_HOMES = {
+    "AsyncClient": "taskgate.client",
+    "Client": "taskgate.client",
+    "child_start": "taskgate.handlers",
+    "handler": "taskgate.handlers",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,8 +15,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Accepts jobs over HTTP, runs them in isolated worker processes, and lets anyone watch them honestly.",
-    epilog="Exit codes: 0 done, the task succeeded · 1 the task ended otherwise, or a check failed · "
-    "2 wrong usage or setting · 3 the service cannot be reached or refused.",
+    epilog="Exit codes: 0 done, the task succeeded · 1 the task failed, or a check did · 2 wrong usage or setting · "
+    "3 the service cannot be reached, or not now · 4 the task was canceled · 5 it expired · 6 there is no such task · "
+    "7 the service refused · 130 interrupted.",
 )
 
 _SERVICE: tuple[Callable[..., None], ...] = (
@@ -32,10 +33,15 @@ _CLIENT: tuple[Callable[..., None], ...] = (
     tasks.status,
     tasks.cancel,
     tasks.redrive,
+    tasks.delete,
+    lists.list_tasks,
     lists.workers,
     lists.dead_letters,
 )
+_NAMES = {lists.list_tasks: "list"}
+"""Of those that are called otherwise than their function."""
+
 for _command in _SERVICE:
     app.command(cls=ServiceCommand)(_command)
 for _command in _CLIENT:
-    app.command(cls=ClientCommand)(_command)
+    app.command(_NAMES.get(_command), cls=ClientCommand)(_command)

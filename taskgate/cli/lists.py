@@ -1,4 +1,4 @@
-"""Client commands that list: workers, dead letters."""
+"""Client commands that list: tasks, workers, dead letters."""
 
 import json
 from collections.abc import Sequence
@@ -9,9 +9,72 @@ import typer
 from taskgate.cli.text import plain
 
 if TYPE_CHECKING:
-    from taskgate.client import Client
+    from taskgate.client import Client, Task
 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON as the service sent it")]
+
+
+def list_tasks(
+    ctx: typer.Context,
+    status: Annotated[str | None, typer.Option(help="only of that status")] = None,
+    task_type: Annotated[str | None, typer.Option("--type", help="only of that task type")] = None,
+    queue: Annotated[str | None, typer.Option(help="only of that queue")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="only with that in their metadata; may be repeated")
+    ] = None,
+    after: Annotated[str | None, typer.Option(metavar="TIME", help="only created after then (RFC 3339)")] = None,
+    before: Annotated[str | None, typer.Option(metavar="TIME", help="only created before then")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="at most so many")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List tasks, newest first.
+
+    Examples:
+
+      taskgate list --status failed --type report.pdf
+
+      taskgate list --metadata customer=42 --after 2026-01-31T00:00:00Z --json | jq -r '.[].id'
+    """
+    filters: Any = {
+        "status": status,
+        "type": task_type,
+        "queue": queue,
+        "metadata": dict(map(_pair, metadata or [])) or None,
+        "created_after": after,
+        "created_before": before,
+    }
+    found = _pages(ctx.obj, limit, {name: value for name, value in filters.items() if value is not None})
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    rows = [
+        (task["id"], task.get("type", ""), task.get("status", ""), _times(task), task.get("created_at") or "")
+        for task in found
+    ]
+    print_table(("ID", "TYPE", "STATUS", "ATTEMPT", "CREATED"), rows)
+
+
+def _pages(client: "Client", limit: int, filters: Any) -> "list[Task]":
+    """The first `limit` tasks, over as many pages as that takes: each looks at so many tasks only."""
+    found: list[Task] = []
+    cursor: str | None = None
+    while True:
+        page = client.list(limit=min(200, limit - len(found)), cursor=cursor, **filters)
+        found += page.items
+        cursor = page.next_cursor
+        if cursor is None or len(found) >= limit:
+            return found
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"not KEY=VALUE: {text!r}")
+    return name, value
+
+
+def _times(task: "Task") -> str:
+    return f"{task.get('attempt', '?')}/{task.get('max_attempts', '?')}"
 
 
 def workers(ctx: typer.Context, as_json: AsJson = False) -> None:
@@ -71,9 +134,8 @@ def dead_letters(
     rows = []
     for task in items:
         error = task.get("error") or {}
-        times = f"{task.get('attempt', '?')}/{task.get('max_attempts', '?')}"
         why = f"{error.get('kind')}: {error.get('message')}"
-        rows.append((task["id"], task.get("type", ""), times, task.get("finished_at") or "", why))
+        rows.append((task["id"], task.get("type", ""), _times(task), task.get("finished_at") or "", why))
     print_table(("ID", "TYPE", "ATTEMPT", "FINISHED", "ERROR"), rows)
 
 

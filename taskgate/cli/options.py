@@ -3,12 +3,17 @@
 import inspect
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from taskgate.cli.text import ExitCode, explain, fail, note
+from taskgate.cli.text import ExitCode, code_of_error, explain, fail, note
+
+if TYPE_CHECKING:
+    from taskgate.client import AsyncClient
+
+_OPTIONS = "taskgate.client"
 
 
 def _parameters_of(function: Callable[..., None]) -> list[Any]:
@@ -94,7 +99,7 @@ def _client_options(
     retry_for: Annotated[
         float,
         typer.Option(min=0, metavar="SECONDS", help="how long to try again what may be"),
-    ] = 10.0,
+    ] = 30.0,
 ) -> None: ...
 
 
@@ -104,7 +109,7 @@ def client_options() -> list[Any]:
 
 
 class ClientCommand(TyperCommand):
-    """A command that speaks to the service; its `ctx.obj` is the `Client`, and a refusal is one line and exit 3."""
+    """A command that speaks to the service: `ctx.obj` is the `Client`; a refusal is one line and an exit code."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return [*super().get_params(ctx), *client_options()]
@@ -112,17 +117,33 @@ class ClientCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         from taskgate.client import Client, ServiceError
 
-        options = {one.name: ctx.params.pop(one.name) for one in client_options()}
+        given = {one.name: ctx.params.pop(one.name) for one in client_options()}
+        options = {
+            "url": given["url"],
+            "api_key": given["api_key"],
+            "patience_s": given["retry_for"],
+            "on_wait": _say,
+        }
         try:
-            client = Client(options["url"], api_key=options["api_key"], patience_s=options["retry_for"], on_wait=_say)
+            client = Client(**options)
         except ValueError as error:
             fail(str(error), ExitCode.USAGE)
         with client:
             ctx.obj = client
+            ctx.meta[_OPTIONS] = options
             try:
                 return super().invoke(ctx)
             except ServiceError as error:
-                fail(explain(error), ExitCode.SERVICE)
+                fail(explain(error), code_of_error(error))
+            except KeyboardInterrupt:
+                fail("interrupted; tasks go on", ExitCode.INTERRUPTED)
+
+
+def client_for_asyncio(ctx: typer.Context) -> "AsyncClient":
+    """Like `ctx.obj`, for commands that follow several things at once."""
+    from taskgate.client import AsyncClient
+
+    return AsyncClient(**ctx.meta[_OPTIONS])
 
 
 def _say(error: Exception, delay_s: float) -> None:

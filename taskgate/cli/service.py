@@ -136,4 +136,4 @@ def doctor(
             advice = f"\n      → {one.advice}" if one.advice else ""
             print(f"{one.level:4}  {one.what}: {one.found}{advice}")
     if any(one.level is Level.FAIL for one in findings):
-        raise typer.Exit(ExitCode.ENDED_OTHERWISE)
+        raise typer.Exit(ExitCode.FAILED)

@@ -1,18 +1,20 @@
-"""Client commands about single tasks: submit, watch, status, cancel, redrive."""
+"""Client commands about single tasks: submit, watch, status, cancel, redrive, delete."""
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taskgate.cli.text import ExitCode, note, plain
+from taskgate.cli.options import client_for_asyncio
+from taskgate.cli.text import code_of_ends, note, plain
 
 if TYPE_CHECKING:
-    from taskgate.cli.watching import View
+    from collections.abc import Sequence
+
     from taskgate.client import Client, Task
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="task id, as `submit` printed it")]
+TaskIds = Annotated[list[str], typer.Argument(metavar="ID...", help="task ids")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON as the service sent it")]
 
 
@@ -48,7 +50,6 @@ def submit(
       echo '{}' | taskgate submit demo.noop - --wait
     """
     from taskgate.cli.payload import read_json, read_object
-    from taskgate.cli.watching import Quiet, view_for_terminal
 
     client: Client = ctx.obj
     if watch and wait:
@@ -64,34 +65,40 @@ def submit(
         "metadata": read_object(metadata),
     }
     options = {name: value for name, value in options.items() if value is not None}
-    task = client.submit(task_type, read_json(payload), idempotency_key=idempotency_key, options=options)
-    if watch or wait:
-        note(f"submitted {task['id']}")
-        _see_through(client, task["id"], view_for_terminal() if watch else nullcontext(Quiet()))
-    else:
+    task = client.submit(task_type, read_json(payload), idempotency_key=idempotency_key, **options)
+    if not watch and not wait:
         _print_json(task) if as_json else print(task["id"])
+        return
+    note(f"submitted {task['id']}")
+    ended = _shown(ctx, [task["id"]], as_json=as_json)[0] if watch else client.wait(task["id"])
+    _print_end(client, ended, as_json=as_json and wait)
 
 
-def _see_through(client: "Client", task_id: str, view: "AbstractContextManager[View]") -> None:
-    from taskgate.cli.watching import describe, follow
+def _print_end(client: "Client", task: "Task", *, as_json: bool) -> None:
+    """The result on stdout, or how it ended otherwise on stderr; as JSON the task itself, whatever became of it."""
+    from taskgate.cli.words import describe
 
-    with view as shown:
-        task = follow(client, [task_id], shown)[task_id]
-    if task.get("status") != "succeeded":
+    if as_json:
+        _print_json(task)
+    elif task.get("status") == "succeeded":
+        result = client.result_json(task["id"])
+        if result is not None:
+            sys.stdout.buffer.write(result + b"\n")
+    if code := code_of_ends([task]):
         note(f"taskgate: {describe(task)}")
-        raise typer.Exit(ExitCode.ENDED_OTHERWISE)
-    sys.stdout.buffer.write(client.result(task_id) + b"\n")
+        raise typer.Exit(code)
 
 
 def watch(
     ctx: typer.Context,
-    task_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="task ids")],
+    task_ids: TaskIds,
     as_json: Annotated[bool, typer.Option("--json", help="print each event as one line of JSON")] = False,
 ) -> None:
     """Show tasks live until they have ended.
 
-    Bars on a terminal, plain lines elsewhere; a broken connection is taken up where it broke.
-    Exit code 1 when one of them did not succeed.
+    Live lines on a terminal, plain ones elsewhere; a broken connection is taken up where it broke. Ctrl-C ends
+    the watching alone. The exit code tells how they ended: that of a failed one, else of a canceled, else of an
+    expired one.
 
     Examples:
 
@@ -99,18 +106,30 @@ def watch(
 
       taskgate watch $A $B $C --json | jq .data.percent
     """
-    from taskgate.cli.watching import JsonLines, follow, view_for_terminal
+    if code := code_of_ends(_shown(ctx, task_ids, as_json=as_json)):
+        raise typer.Exit(code)
 
-    with nullcontext(JsonLines()) if as_json else view_for_terminal() as view:
-        ended = follow(ctx.obj, task_ids, view)
-    if any(task.get("status") != "succeeded" for task in ended.values()):
-        raise typer.Exit(ExitCode.ENDED_OTHERWISE)
+
+def _shown(ctx: typer.Context, task_ids: "Sequence[str]", *, as_json: bool) -> "list[Task]":
+    """The tasks as they ended."""
+    import asyncio
+
+    from taskgate.cli.watching import follow, follow_events, is_live, view_for_terminal
+
+    async def until_ended() -> "list[Task]":
+        async with client_for_asyncio(ctx) as client:
+            if as_json:
+                return await follow_events(client, task_ids)
+            with view_for_terminal() as view:
+                return await follow(client, task_ids, view, numbers=is_live())
+
+    return asyncio.run(until_ended())
 
 
 def status(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> None:
     """Show a task as it is now.
 
-    Exit code 1 when it ended without success.
+    The exit code tells how it ended, if it has.
 
     Examples:
 
@@ -118,12 +137,10 @@ def status(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> None
 
       taskgate status $ID --json | jq -r .status
     """
-    from taskgate.client import FINAL
-
     task: Task = ctx.obj.get(task_id)
     _print_json(task) if as_json else _print_fields(task)
-    if task["status"] in FINAL - {"succeeded"}:
-        raise typer.Exit(ExitCode.ENDED_OTHERWISE)
+    if code := code_of_ends([task]):
+        raise typer.Exit(code)
 
 
 def cancel(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> None:
@@ -150,6 +167,19 @@ def redrive(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> Non
     """
     task: Task = ctx.obj.redrive(task_id)
     _print_json(task) if as_json else print(task["status"])
+
+
+def delete(ctx: typer.Context, task_ids: TaskIds) -> None:
+    """Delete tasks that have ended, with their results, events and logs.
+
+    Examples:
+
+      taskgate delete 0193c0de-7a3e-7b1c-9d2f-0123456789ab
+
+      taskgate list --status succeeded --json | jq -r '.[].id' | xargs -n1 taskgate delete
+    """
+    for task_id in task_ids:
+        ctx.obj.delete(task_id)
 
 
 def _print_json(task: "Task") -> None:

@@ -1,20 +1,47 @@
 """Words on a terminal: one clear line per failure, and nothing that a task wrote may steer the terminal."""
 
 import sys
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
-    from taskgate.client import ServiceError
+    from taskgate.client import ServiceError, Task
 
 
 class ExitCode(IntEnum):
+    """What scripts decide by; docs/client.md has the table."""
+
     OK = 0
-    ENDED_OTHERWISE = 1
+    FAILED = 1
     USAGE = 2
-    SERVICE = 3
+    UNREACHABLE = 3
+    CANCELED = 4
+    EXPIRED = 5
+    NOT_FOUND = 6
+    REFUSED = 7
+    INTERRUPTED = 130
+
+
+_ENDS = {"failed": ExitCode.FAILED, "canceled": ExitCode.CANCELED, "expired": ExitCode.EXPIRED}
+"""In the order in which they outweigh each other."""
+
+
+def code_of_ends(tasks: Iterable["Task"]) -> ExitCode:
+    """How these tasks ended: a failure outweighs a cancel, that what expired. What has not ended is well."""
+    statuses = {task.get("status") for task in tasks}
+    return next((code for status, code in _ENDS.items() if status in statuses), ExitCode.OK)
+
+
+def code_of_error(error: "ServiceError") -> ExitCode:
+    from taskgate.client import NotFound, Refused, Unavailable
+
+    if isinstance(error, NotFound):
+        return ExitCode.NOT_FOUND
+    refused = isinstance(error, Refused) and not isinstance(error, Unavailable)
+    return ExitCode.REFUSED if refused else ExitCode.UNREACHABLE
 
 
 def plain(text: object) -> str:

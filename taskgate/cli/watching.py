@@ -1,125 +1,95 @@
-"""Following tasks to their end: one thread per stream, one view that shows them (bars, lines, JSON, or nothing)."""
+"""Following tasks to their ends, shown by one view: live lines, plain lines, JSON, or nothing."""
 
+import asyncio
 import json
-import queue
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from typing import Any, Protocol, cast
 
 from taskgate.cli.text import plain
-from taskgate.client import FINAL, Client, Event, Progress, ServiceError, Task
+from taskgate.cli.words import CALM, describe
+from taskgate.client import FINAL, AsyncClient, Event, ServiceError, Task
+from taskgate.client.following import MAX_TASKS, after
 
-
-class Seen(NamedTuple):
-    """Something happened to a task: what, and the task as it is now."""
-
-    task: Task
-    event: Event
+_NUMBERS_S = 1.0
+"""How often a live line asks for what no event tells: effort, health, the time left."""
 
 
 class View(Protocol):
-    def show(self, seen: Seen) -> None: ...
+    def show(self, task: Task) -> None: ...
 
 
-def follow(client: Client, task_ids: Sequence[str], view: View) -> dict[str, Task]:
-    """Show everything that happens to these tasks until all have ended; returns them as they ended.
+async def follow(client: AsyncClient, task_ids: Sequence[str], view: View, *, numbers: bool = False) -> list[Task]:
+    """Show every change of these tasks until all have ended; returns them as they ended.
 
     Raises:
-        ServiceError: one of the streams was refused, or broke for longer than the client's patience.
+        ServiceError: one is not there, or the service was away for longer than the client's patience.
     """
     tasks = {task_id: cast("Task", {"id": task_id}) for task_id in task_ids}
-    for task_id, event in _merged(client, list(tasks)):
-        tasks[task_id] = after(tasks[task_id], event)
-        view.show(Seen(tasks[task_id], event))
-    return tasks
+
+    async def states(some: Sequence[str]) -> None:
+        async with aclosing(client.watch(*some)) as found:
+            async for task in found:
+                tasks[task["id"]] = task
+                view.show(task)
+
+    refreshing = asyncio.ensure_future(_refresh(client, tasks, view)) if numbers else None
+    try:
+        await asyncio.gather(*map(states, _parts(list(tasks))))
+    finally:
+        if refreshing is not None:
+            refreshing.cancel()
+            await asyncio.gather(refreshing, return_exceptions=True)
+    return list(tasks.values())
 
 
-def after(task: Task, event: Event) -> Task:
-    """The task as an event leaves it."""
-    match event.name:
-        case "snapshot" | "end":
-            return cast("Task", {**task, **event.data})
-        case "status":
-            fresh = {} if event.data.get("status") == task.get("status") else {"progress": None}
-            return cast("Task", {**task, **fresh, **event.data})
-        case "progress":
-            return {**task, "progress": cast("Progress", event.data)}
-    return task
+async def follow_events(client: AsyncClient, task_ids: Sequence[str]) -> list[Task]:
+    """Print every event of these tasks as one line of JSON; returns them as they ended."""
+    tasks = {task_id: cast("Task", {"id": task_id}) for task_id in task_ids}
+
+    async def events(some: Sequence[str]) -> None:
+        async with aclosing(client.events(*some)) as found:
+            async for event in found:
+                tasks[event.task_id] = after(tasks[event.task_id], event)
+                print_event(event)
+
+    await asyncio.gather(*map(events, _parts(list(tasks))))
+    return list(tasks.values())
 
 
-def _merged(client: Client, task_ids: Sequence[str]) -> Iterator[tuple[str, Event]]:
-    arrivals: queue.SimpleQueue[tuple[str, Event | ServiceError | None]] = queue.SimpleQueue()
-
-    def read(task_id: str) -> None:
-        try:
-            for event in client.events(task_id):
-                arrivals.put((task_id, event))
-            arrivals.put((task_id, None))
-        except ServiceError as error:
-            arrivals.put((task_id, error))
-
-    for task_id in task_ids:
-        threading.Thread(target=read, args=(task_id,), daemon=True).start()
-    left = len(task_ids)
-    while left:
-        task_id, arrival = arrivals.get()
-        if arrival is None:
-            left -= 1
-        elif isinstance(arrival, ServiceError):
-            raise arrival
-        else:
-            yield task_id, arrival
+async def _refresh(client: AsyncClient, tasks: dict[str, Task], view: View) -> None:
+    while True:
+        await asyncio.sleep(_NUMBERS_S)
+        for task_id in [each["id"] for each in tasks.values() if each.get("status") == "running"]:
+            with suppress(ServiceError):  # who follows the task will tell
+                fresh = await client.get(task_id, fresh=False)
+                known = tasks[task_id]
+                if known.get("status") not in FINAL and fresh.get("version", 0) >= known.get("version", 0):
+                    tasks[task_id] = fresh
+                    view.show(fresh)
 
 
-def describe(task: Task) -> str:
-    """What a task is doing, in one line."""
-    parts = [str(task.get("status", "?"))]
-    if task.get("attempt", 0) > 1:
-        parts.append(f"attempt {task['attempt']}")
-    if task.get("health") not in (None, "computing", "waiting"):
-        parts.append(str(task["health"]))
-    if task.get("status") not in FINAL:
-        parts += _progress_words(task.get("progress") or {})
-    error = task.get("error")
-    if error:
-        parts.append(f"{error.get('kind')}: {error.get('message')}")
-    return plain(" · ".join(part for part in parts if part))
+def _parts(task_ids: list[str]) -> Iterable[list[str]]:
+    return (task_ids[at : at + MAX_TASKS] for at in range(0, len(task_ids), MAX_TASKS))
 
 
-def _progress_words(progress: Progress) -> list[str]:
-    current, total = progress.get("current"), progress.get("total")
-    words = []
-    if current is not None:
-        words.append(f"{current:g}{f'/{total:g}' if total else ''} {progress.get('unit') or ''}".rstrip())
-    return [*words, progress.get("stage") or "", progress.get("message") or ""]
-
-
-class Quiet:
-    def show(self, seen: Seen) -> None:
-        pass
-
-
-class JsonLines:
-    """One JSON object per event on stdout."""
-
-    def show(self, seen: Seen) -> None:
-        line = {"task_id": seen.task["id"], "id": seen.event.id, "event": seen.event.name, "data": seen.event.data}
-        print(json.dumps(line, ensure_ascii=False), flush=True)
+def print_event(event: Event) -> None:
+    line = {"task_id": event.task_id, "id": event.id, "event": event.name, "data": event.data}
+    print(json.dumps(line, ensure_ascii=False), flush=True)
 
 
 class Lines:
-    """A line for each change worth one: status, attempt, stage, every tenth of the way."""
+    """A line for each change worth one: status, attempt, stage, every tenth of the way, health that is worth a word."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[Any, ...]] = {}
 
-    def show(self, seen: Seen) -> None:
-        task = seen.task
+    def show(self, task: Task) -> None:
         progress = {} if task.get("status") in FINAL else task.get("progress") or {}
         tenth = int((progress.get("percent") or 0) // 10)
-        state = (task.get("status"), task.get("attempt"), progress.get("stage"), tenth)
+        health = None if task.get("health") in CALM else task.get("health")
+        state = (task.get("status"), task.get("attempt"), task.get("stage"), progress.get("stage"), tenth, health)
         if self._last.get(task["id"]) == state:
             return
         self._last[task["id"]] = state
@@ -128,45 +98,17 @@ class Lines:
         print(f"{task['id']}  {plain(task.get('type', '?'))}  {percent}{describe(task)}", flush=True)
 
 
-class Bars:
-    """A live bar per task, for a terminal."""
+def is_live() -> bool:
+    """Whether there is a terminal on which lines can be drawn again."""
+    from rich.console import Console
 
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        self._progress = Progress(
-            TextColumn("{task.fields[name]}", markup=False),
-            BarColumn(24),
-            TextColumn("{task.fields[percent]}", markup=False),
-            TextColumn("{task.fields[words]}", markup=False),
-            console=Console(file=sys.stdout),
-        )
-        self._rows: dict[str, Any] = {}
-
-    def __enter__(self) -> "Bars":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._progress.stop()
-
-    def show(self, seen: Seen) -> None:
-        task = seen.task
-        if task["id"] not in self._rows:
-            name = f"{plain(task.get('type', '?'))} {task['id'][-8:]}"
-            self._rows[task["id"]] = self._progress.add_task("", total=None, name=name, percent="", words="")
-        percent = 100.0 if task.get("status") == "succeeded" else (task.get("progress") or {}).get("percent")
-        unknown = percent is None and task.get("status") not in FINAL
-        self._progress.update(
-            self._rows[task["id"]],
-            total=None if unknown else 100,
-            completed=percent or 0,
-            percent="" if percent is None else f"{percent:3.0f} %",
-            words=describe(task),
-        )
+    return sys.stdout.isatty() and not Console(file=sys.stdout).is_dumb_terminal
 
 
 def view_for_terminal() -> AbstractContextManager[View]:
-    """Bars on a terminal, plain lines elsewhere."""
-    return Bars() if sys.stdout.isatty() else nullcontext(Lines())
+    """Live lines on a terminal, plain ones elsewhere."""
+    if not is_live():
+        return nullcontext(Lines())
+    from taskgate.cli.bars import Bars
+
+    return Bars()

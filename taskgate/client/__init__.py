@@ -1,7 +1,75 @@
-"""Synchronous client of the service's HTTP API."""
+"""Clients of the service's HTTP API: `Client` blocks, `AsyncClient` is for asyncio; docs/client.md shows their use."""
 
-from taskgate.client.errors import Refused, ServiceError, Unreachable
-from taskgate.client.http import Client
-from taskgate.client.models import FINAL, Event, Progress, Task, TaskOptions
+from taskgate.client.asynchronous import AsyncClient
+from taskgate.client.blocking import Client
+from taskgate.client.errors import (
+    Gone,
+    Invalid,
+    KeyReused,
+    NotCancelable,
+    NotDead,
+    NotFinished,
+    NotFound,
+    NotRunning,
+    NotSucceeded,
+    QueueFull,
+    Refused,
+    ServiceError,
+    StillRunning,
+    TaskCanceled,
+    TaskExpired,
+    TaskFailed,
+    TooMany,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+)
+from taskgate.client.models import (
+    FINAL,
+    Estimate,
+    Event,
+    LogLine,
+    LogPage,
+    Progress,
+    Stack,
+    Task,
+    TaskFilters,
+    TaskOptions,
+    TaskPage,
+)
 
-__all__ = ["FINAL", "Client", "Event", "Progress", "Refused", "ServiceError", "Task", "TaskOptions", "Unreachable"]
+__all__ = [
+    "FINAL",
+    "AsyncClient",
+    "Client",
+    "Estimate",
+    "Event",
+    "Gone",
+    "Invalid",
+    "KeyReused",
+    "LogLine",
+    "LogPage",
+    "NotCancelable",
+    "NotDead",
+    "NotFinished",
+    "NotFound",
+    "NotRunning",
+    "NotSucceeded",
+    "Progress",
+    "QueueFull",
+    "Refused",
+    "ServiceError",
+    "Stack",
+    "StillRunning",
+    "Task",
+    "TaskCanceled",
+    "TaskExpired",
+    "TaskFailed",
+    "TaskFilters",
+    "TaskOptions",
+    "TaskPage",
+    "TooMany",
+    "Unauthorized",
+    "Unavailable",
+    "Unreachable",
+]

@@ -13,7 +13,15 @@ class Progress(TypedDict, total=False):
     unit: str
     stage: str
     message: str
-    age_ms: int
+    age_ms: int | None
+
+
+class Estimate(TypedDict, total=False):
+    """A guess, and where it comes from."""
+
+    starts_in_ms: int | None
+    remaining_ms: int | None
+    basis: str
 
 
 class Task(TypedDict, total=False):
@@ -34,7 +42,9 @@ class Task(TypedDict, total=False):
     finished_at: str | None
     deadline_at: str | None
     purge_at: str | None
+    stage: str | None
     progress: Progress | None
+    estimate: Estimate | None
     effort: dict[str, Any] | None
     health: str | None
     heartbeat_age_ms: int | None
@@ -61,9 +71,60 @@ class TaskOptions(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
+class TaskFilters(TypedDict, total=False):
+    """What `list` can ask for: times are RFC 3339; `metadata` wants all these keys with these values."""
+
+    status: str
+    type: str
+    queue: str
+    created_after: str
+    created_before: str
+    metadata: Mapping[str, str]
+
+
+class TaskPage(NamedTuple):
+    """Newest first. `next_cursor`: for the next page, None at the end; a page may be short, or empty, before that."""
+
+    items: list[Task]
+    next_cursor: str | None
+
+
+class LogLine(TypedDict, total=False):
+    id: str
+    attempt: int
+    stream: str
+    at: str
+    text: str
+
+
+class LogPage(NamedTuple):
+    """Oldest first. `next`: what to go on `after`. `truncated`: `dropped_bytes` of older output are no longer kept."""
+
+    items: list[LogLine]
+    next: str | None
+    truncated: bool
+    dropped_bytes: int
+
+
+class Stack(TypedDict, total=False):
+    """Where a task is. `source`: who told, `loop` or `faulthandler`; `threads`: each with its `frames`."""
+
+    task_id: str
+    attempt: int
+    worker: str
+    taken_at: str
+    source: str
+    threads: list[dict[str, Any]]
+    text: str
+
+
 class Event(NamedTuple):
-    """`name`: snapshot, status, progress, custom, gap or end. `id`: its own or the last before it, where to resume."""
+    """`name`: snapshot, status, progress, log, custom, gap, end, …; more may come.
+
+    `id`: its own or the last before it, where to resume.
+    """
 
     id: str
     name: str
     data: dict[str, Any]
+    task_id: str

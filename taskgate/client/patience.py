@@ -3,13 +3,18 @@
 import random
 import time
 
-from taskgate.client.errors import Refused, ServiceError
+from taskgate.client.errors import Refused, ServiceError, TooMany, Unavailable, Unreachable
 
-_PASSING = frozenset({429, 502, 503, 504})
+_SPREAD = 1.2
+"""Clients that were told the same `Retry-After` do not come back in one instant; none comes earlier."""
+
+
+def may_pass(error: ServiceError) -> bool:
+    return isinstance(error, TooMany | Unavailable | Unreachable)
 
 
 class Patience:
-    """Bounds a row of failures in time: the pause that `Retry-After` asks for, else a growing one with jitter."""
+    """Bounds a row of failures in time: the pause that `Retry-After` asks for, else a growing one, with jitter."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -26,8 +31,11 @@ class Patience:
             self._deadline = time.monotonic() + self._seconds
         asked_s = error.retry_after_s if isinstance(error, Refused) else None
         self._cap_s = min(5.0, self._cap_s * 2)
-        delay_s = self._cap_s * random.uniform(0.5, 1.0) if asked_s is None else asked_s
-        hopeless = isinstance(error, Refused) and error.status not in _PASSING
-        if hopeless or time.monotonic() + delay_s > self._deadline:
+        if asked_s is None:
+            delay_s = self._cap_s * random.uniform(0.5, 1.0)
+        else:
+            left_s = self._deadline - time.monotonic()
+            delay_s = max(asked_s, min(asked_s * random.uniform(1.0, _SPREAD), left_s))
+        if not may_pass(error) or time.monotonic() + delay_s > self._deadline:
             raise error
         return delay_s

@@ -43,7 +43,7 @@ def test_each_submission_has_a_key_of_its_own(client: Client, receiver: Receiver
 def test_a_payload_is_sent_as_it_was_given(client: Client, receiver: Receiver) -> None:
     receiver.answers.append(answer(202, TASK))
     with client:
-        client.submit("t", b'{"b": 1.50, "a": 12345678901234567890}', options={"priority": 7})
+        client.submit("t", b'{"b": 1.50, "a": 12345678901234567890}', priority=7)
     assert receiver.requests[0].body == b'{"type":"t","priority":7,"payload":{"b": 1.50, "a": 12345678901234567890}}'
 
 
@@ -164,7 +164,7 @@ def test_only_line_ends_end_a_line(client: Client, receiver: Receiver) -> None:
     text = "one\u2028two\u0085three\x0bfour"
     receiver.answers.append(stream(event("end", {"text": text}, at="1-0")))
     with client:
-        assert list(client.events(TASK_ID)) == [Event("1-0", "end", {"text": text})]
+        assert list(client.events(TASK_ID)) == [Event("1-0", "end", {"text": text}, TASK_ID)]
 
 
 def test_a_stream_of_an_unknown_task_is_refused_at_once(client: Client, receiver: Receiver) -> None:

@@ -136,7 +136,7 @@ def test_a_refusal_is_one_line_with_what_is_wrong_where(cli: Cli, receiver: Rece
     receiver.answers.append(problem(422, "validation-error", "The body does not fit.", errors=faults))
     done = cli("submit", "t", "1", "--url", receiver.url)
 
-    assert done.exit_code == 3
+    assert done.exit_code == 7
     said = "validation-error; #/payload/x: missing; #/priority: too big (422 validation-error)"
     assert done.stderr == f"taskgate: refused: {said}\n"
 
@@ -144,7 +144,7 @@ def test_a_refusal_is_one_line_with_what_is_wrong_where(cli: Cli, receiver: Rece
 def test_a_full_queue_says_when_to_come_back(cli: Cli, receiver: Receiver) -> None:
     receiver.answers.append(problem(429, "queue-full", "queue 'default' is full", Retry_After="60"))
     done = cli("submit", "t", "1", "--url", receiver.url)
-    assert done.exit_code == 3
+    assert done.exit_code == 7
     assert done.stderr.endswith("(429 queue-full); try again in 60 s\n")
 
 
@@ -187,7 +187,7 @@ def test_cancel_and_redrive_print_the_new_status(
     refused = cli(command, TASK_ID, "--url", receiver.url)
 
     assert (done.exit_code, done.stdout) == (0, f"{status}\n")
-    assert (refused.exit_code, refused.stderr) == (3, "taskgate: refused: it is succeeded (409 not-now)\n")
+    assert (refused.exit_code, refused.stderr) == (7, "taskgate: refused: it is succeeded (409 not-now)\n")
     assert receiver.requests[0].path == f"/tasks/{TASK_ID}/{command}"
 
 
@@ -218,12 +218,13 @@ def test_watch_without_a_terminal_prints_a_line_for_each_change_worth_one(cli: C
 
 
 def test_watch_shows_several_tasks_and_fails_if_one_did(cli: Cli, receiver: Receiver) -> None:
-    receiver.answers += [stream(SUCCESS), stream(SUCCESS)]
-    assert cli("watch", TASK_ID, OTHER_ID, "--url", receiver.url).exit_code == 0
-
-    receiver.answers += [stream(FAILURE), stream(SUCCESS)]
-    assert cli("watch", TASK_ID, OTHER_ID, "--url", receiver.url).exit_code == 1
-    assert {request.path for request in receiver.requests} == {f"/tasks/{one}/events" for one in (TASK_ID, OTHER_ID)}
+    other = {**SUCCEEDED, "id": OTHER_ID, "task_id": OTHER_ID}
+    for ended, code in ((SUCCEEDED, 0), (FAILED, 1), ({**TASK, "status": "canceled"}, 4)):
+        receiver.answers.append(stream(events(("end", {**ended, "task_id": TASK_ID}), ("end", other))))
+        done = cli("watch", TASK_ID, OTHER_ID, "--url", receiver.url)
+        assert done.exit_code == code
+        assert [line.split()[0] for line in done.stdout.splitlines()] == [TASK_ID, OTHER_ID]
+    assert {request.path for request in receiver.requests} == {f"/events?task={TASK_ID}&task={OTHER_ID}&from=now"}
 
 
 def test_watch_as_json_is_one_event_a_line(cli: Cli, receiver: Receiver) -> None:
@@ -237,7 +238,7 @@ def test_watch_as_json_is_one_event_a_line(cli: Cli, receiver: Receiver) -> None
 def test_watch_of_an_unknown_task_is_refused(cli: Cli, receiver: Receiver) -> None:
     receiver.answers.append(problem(404, "not-found", "There is no such task."))
     done = cli("watch", TASK_ID, "--url", receiver.url)
-    assert (done.exit_code, done.stderr) == (3, "taskgate: refused: There is no such task. (404 not-found)\n")
+    assert (done.exit_code, done.stderr) == (6, "taskgate: refused: There is no such task. (404 not-found)\n")
 
 
 def test_watch_draws_bars_on_a_terminal(receiver: Receiver) -> None:

@@ -77,12 +77,12 @@ async def test_cancel_ends_a_running_task_and_refuses_an_ended_one(service: Rig)
 
     assert (await taskgate(service, "cancel", task_id)).stdout == "canceling\n"
     assert (await service.ended(task_id))["status"] == "canceled"
-    assert (await taskgate(service, "status", task_id)).exit_code == 1
+    assert (await taskgate(service, "status", task_id)).exit_code == 4
 
     succeeded = await service.submit("cpu", {"ms": 1})
     await service.ended(succeeded)
     refused = await taskgate(service, "cancel", succeeded)
-    assert refused.exit_code == 3
+    assert refused.exit_code == 7
     assert "409 not-cancelable" in refused.stderr
 
 
@@ -90,7 +90,7 @@ async def test_a_refused_submission_says_what_is_wrong_and_where(service: Rig) -
     unknown = await taskgate(service, "submit", "no.such.type", "{}")
     wrong = await taskgate(service, "submit", "cpu", '{"ms": "soon"}')
     for done, pointer in ((unknown, "#/type"), (wrong, "#/payload/ms")):
-        assert done.exit_code == 3
+        assert done.exit_code == 7
         assert f"{pointer}: " in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
@@ -119,7 +119,7 @@ async def test_watch_goes_on_when_the_gateway_is_replaced(service: Rig) -> None:
 
     out, _ = await watching.communicate()
     events = [first, *map(json.loads, out.splitlines())]
-    assert watching.returncode == 1
+    assert watching.returncode == 4
     changes = [(event["data"]["seq"], event["data"]["status"]) for event in events if event["event"] == "status"]
     assert changes == sorted(set(changes))
     assert [status for _, status in changes] == ["canceling", "canceled"]

@@ -1,0 +1,83 @@
+"""Watched tasks on a terminal: a live line each, as much of it as fits."""
+
+import sys
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from taskgate.cli.meters import Meters
+from taskgate.cli.text import plain
+from taskgate.cli.words import describe, left, percent_of, size
+from taskgate.client import FINAL, Task
+
+_WIDE, _MIDDLE = 120, 80
+"""Columns from which on there is room for all numbers, and for the bar."""
+
+
+class Bars:
+    """A line per task, redrawn four times a second; what has not ended stands first."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task] = {}
+        self._meters: dict[str, Meters] = {}
+        self._console = Console(file=sys.stdout)
+        self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=4)
+
+    def __enter__(self) -> "Bars":
+        self._live.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._live.stop()
+
+    def show(self, task: Task) -> None:
+        self._tasks[task["id"]] = task
+        self._meters.setdefault(task["id"], Meters()).note(task)
+
+    def _table(self) -> Table:
+        width = self._console.width
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(no_wrap=True, max_width=max(8, width // 4))
+        if width >= _MIDDLE:
+            table.add_column(width=24 if width >= _WIDE else 12)
+        table.add_column(no_wrap=True, justify="right", width=5)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        for _ in self._numbers(None, width):
+            table.add_column(no_wrap=True)
+        for task in sorted(self._tasks.values(), key=lambda task: task.get("status") in FINAL):
+            table.add_row(*self._row(task, width))
+        return table
+
+    def _row(self, task: Task, width: int) -> list[Text | ProgressBar]:
+        percent = percent_of(task)
+        name = f"{plain(task.get('type', '?'))} {task['id'][-8:]}" if width >= _MIDDLE else task["id"][-8:]
+        words = describe(task, brief=width >= _WIDE)
+        row: list[Text | ProgressBar] = [Text(name)]
+        if width >= _MIDDLE:
+            row.append(_bar(task, percent))
+        row += [Text("" if percent is None else f"{percent:.0f} %"), Text(words)]
+        return row + [Text(number) for number in self._numbers(task, width)]
+
+    def _numbers(self, task: Task | None, width: int) -> tuple[str, ...]:
+        if width < _WIDE:
+            return ()
+        if task is None or task.get("status") not in ("running", "canceling"):
+            return ("",) * 5
+        meters = self._meters[task["id"]]
+        memory = (task.get("effort") or {}).get("rss_bytes")
+        return (
+            meters.rate(task),
+            left(task),
+            plain(task.get("health") or ""),
+            meters.cpu(),
+            "" if memory is None else size(memory),
+        )
+
+
+def _bar(task: Task, percent: float | None) -> ProgressBar:
+    """Full or as far as it is; moving to and fro when nobody knows how far that is."""
+    runs = percent is None and task.get("status") == "running"
+    return ProgressBar(total=None if runs else 100, completed=percent or 0, pulse=runs)

@@ -1,0 +1,57 @@
+"""What an answer means: the task, page or bytes in it, or the error that it is."""
+
+import json
+from typing import Any, cast
+
+from taskgate.client.errors import Unreachable, refusal
+from taskgate.client.models import LogPage, Task, TaskPage
+from taskgate.client.steps import Answer
+
+
+def check(answer: Answer) -> None:
+    """Raises Refused, or Unreachable when no Taskgate answers so."""
+    if 200 <= answer.status < 300:
+        return
+    if answer.status >= 400:
+        raise refusal(answer.status, _body(answer), retry_after=answer.headers.get("retry-after"))
+    raise Unreachable(f"{answer.url} answers {answer.status}: not Taskgate")
+
+
+def body_of(answer: Answer) -> dict[str, Any]:
+    check(answer)
+    body = _body(answer)
+    if not body:
+        raise Unreachable(f"{answer.url} does not answer as Taskgate")
+    return body
+
+
+def task_of(answer: Answer) -> Task:
+    return cast("Task", body_of(answer))
+
+
+def items_of(answer: Answer) -> list[dict[str, Any]]:
+    return list(body_of(answer).get("items", []))
+
+
+def tasks_of(answer: Answer) -> TaskPage:
+    body = body_of(answer)
+    return TaskPage([cast("Task", one) for one in body.get("items", [])], body.get("next_cursor"))
+
+
+def logs_of(answer: Answer) -> LogPage:
+    body = body_of(answer)
+    return LogPage(
+        list(body.get("items", [])),
+        body.get("next"),
+        bool(body.get("truncated")),
+        int(body.get("dropped_bytes") or 0),
+    )
+
+
+def _body(answer: Answer) -> dict[str, Any]:
+    """{} for what is no JSON object, as some proxy's page."""
+    try:
+        body = json.loads(answer.body)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}

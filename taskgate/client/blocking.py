@@ -1,0 +1,200 @@
+"""The client that blocks. May be shared by threads."""
+
+import json
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+import httpx_sse
+
+from taskgate.client import http
+from taskgate.client.calls import Calls, OnWait, checked
+from taskgate.client.errors import Unreachable
+from taskgate.client.following import Following
+from taskgate.client.models import Event, LogPage, Stack, Task, TaskFilters, TaskOptions, TaskPage
+from taskgate.client.steps import Answer, Message, Open, Pause, Read, Run, Send, Step, Steps, Tell
+
+T = TypeVar("T")
+Rows = list[dict[str, Any]]
+
+
+class Client:
+    """One service. May be shared by threads.
+
+    What may be repeated without a second effect (submissions, which carry an Idempotency-Key, waits and event streams)
+    is tried again for `patience_s`, at the time that `Retry-After` names; `on_wait` is told before each wait.
+    Everything else is sent once.
+    """
+
+    def __init__(
+        self,
+        url: str = http.DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 10.0,
+        patience_s: float = 30.0,
+        on_wait: OnWait = lambda error, delay_s: None,
+    ) -> None:
+        base = http.base_of(url)
+        self.url = str(base)
+        self._base = base
+        self._timeout_s = timeout_s
+        self._calls = Calls(patience_s=patience_s, on_wait=on_wait)
+        self._http = httpx.Client(**http.options_of(base, api_key=api_key, timeout_s=timeout_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def submit(
+        self,
+        task_type: str,
+        payload: Any,
+        *,
+        idempotency_key: str | None = None,
+        prefer_wait_s: int = 0,
+        **options: Unpack[TaskOptions],
+    ) -> Task:
+        """The accepted task, one however often this had to be sent. `payload`: a JSON value, or JSON as bytes.
+
+        `prefer_wait_s`: answer with the ended task, if it ends in that time (at most 60).
+        """
+        return self._run(self._calls.submit(task_type, payload, idempotency_key, prefer_wait_s, options))
+
+    def get(self, task_id: str, *, fresh: bool = True) -> Task:
+        """The task now; unless `fresh`, as it was at most a moment ago, which costs the service less."""
+        return self._run(self._calls.get(task_id, fresh=fresh))
+
+    def wait(self, task_id: str, *, timeout_s: float | None = None, check: bool = False) -> Task:
+        """The task once it has ended.
+
+        Raises:
+            StillRunning: it has not ended `timeout_s` from now.
+            NotSucceeded: it did not succeed, with `check`.
+        """
+        steps = Following(self._calls, [task_id]).end() if timeout_s is None else self._calls.end_of(task_id, timeout_s)
+        return checked(self._run(steps), check=check)
+
+    def watch(self, *task_ids: str) -> Generator[Task, None, None]:
+        """Each task as it is now, and again whenever it has changed, until all have ended.
+
+        By their event stream, or by polls while that is not to be had.
+        """
+        return self._iterate(Following(self._calls, task_ids).states())
+
+    def events(self, *task_ids: str, last_event_id: str = "") -> Generator[Event, None, None]:
+        """The tasks' events to their ends, through broken connections; none twice that has an id, none left out.
+
+        Starts with a `snapshot` of each, or after `last_event_id`. A `gap` says that some are no longer kept.
+        """
+        return self._iterate(Following(self._calls, task_ids, last_event_id).events())
+
+    def result(self, task_id: str) -> Any:
+        """What the handler returned. None also when it returned nothing. Refused (NotFinished) before the end."""
+        raw = self.result_json(task_id)
+        return None if raw is None else json.loads(raw)
+
+    def result_json(self, task_id: str) -> bytes | None:
+        """The result's bytes, as kept: no number loses a digit."""
+        return self._run(self._calls.result(task_id))
+
+    def cancel(self, task_id: str) -> Task:
+        return self._run(self._calls.cancel(task_id))
+
+    def redrive(self, task_id: str) -> Task:
+        return self._run(self._calls.redrive(task_id))
+
+    def delete(self, task_id: str) -> None:
+        """Delete a task that has ended, with all that is kept of it."""
+        self._run(self._calls.delete(task_id))
+
+    def stack(self, task_id: str) -> Stack:
+        """Where a running task is now."""
+        return self._run(self._calls.stack(task_id))
+
+    def logs(self, task_id: str, *, after: str | None = None, limit: int | None = None) -> LogPage:
+        """What a task has printed and logged, oldest first, as much as one answer holds."""
+        return self._run(self._calls.logs(task_id, after, limit))
+
+    def list(self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[TaskFilters]) -> TaskPage:
+        """Tasks, newest first."""
+        return self._run(self._calls.list(filters, limit, cursor))
+
+    def workers(self) -> Rows:
+        return self._run(self._calls.workers())
+
+    def dead_letters(self, *, queue: str = "default", limit: int = 50) -> Sequence[Task]:
+        return self._run(self._calls.dead_letters(queue, limit))
+
+    def _run(self, steps: Steps[T]) -> T:
+        with _Driver(self._http, self._base, self._timeout_s) as driver:
+            run = Run(steps)
+            while run.step is not None:
+                driver.advance(run)
+            return run.outcome
+
+    def _iterate(self, steps: Steps[None]) -> Generator[Any, None, None]:
+        with _Driver(self._http, self._base, self._timeout_s) as driver:
+            run = Run(steps)
+            while run.step is not None:
+                if isinstance(run.step, Tell):
+                    yield run.step.value
+                    run.went(None)
+                else:
+                    driver.advance(run)
+
+
+class _Driver:
+    """Takes the steps of one call; owns the one stream that it may have open."""
+
+    def __init__(self, client: httpx.Client, base: httpx.URL, timeout_s: float) -> None:
+        self._http = client
+        self._base = base
+        self._timeout_s = timeout_s
+        self._open = ExitStack()
+        self._messages: Iterator[httpx_sse.ServerSentEvent] = iter(())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._open.close()
+
+    def advance(self, run: Run[Any]) -> None:
+        assert run.step is not None
+        try:
+            with http.unreachable(self._base):
+                outcome = self._take(run.step)
+        except Unreachable as error:
+            run.failed(error)
+        else:
+            run.went(outcome)
+
+    def _take(self, step: Step) -> Answer | Message | None:
+        if isinstance(step, Read):
+            event = next(self._messages, None)
+            return None if event is None else http.message_of(event)
+        self._open.close()
+        match step:
+            case Send():
+                response = self._http.request(**http.request_of(step, self._timeout_s))
+                return http.answer_of(response, response.content)
+            case Open():
+                return self._connect(step)
+            case Pause():
+                time.sleep(step.seconds)
+        return None
+
+    def _connect(self, step: Open) -> Answer:
+        request = http.stream_of(step, self._timeout_s)
+        source = self._open.enter_context(httpx_sse.connect_sse(self._http, **request))
+        streams = source.response.status_code == 200
+        self._messages = source.iter_sse() if streams else iter(())
+        return http.answer_of(source.response, b"" if streams else source.response.read())

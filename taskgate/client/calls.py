@@ -1,0 +1,143 @@
+"""The calls that are one request and its answer, as steps for either driver."""
+
+import json
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, cast
+from urllib.parse import quote
+
+from taskgate.client.answers import body_of, check, items_of, logs_of, task_of, tasks_of
+from taskgate.client.errors import ServiceError, StillRunning, not_succeeded
+from taskgate.client.models import FINAL, LogPage, Stack, Task, TaskFilters, TaskOptions, TaskPage
+from taskgate.client.patience import Patience
+from taskgate.client.steps import Answer, Params, Pause, Send, Steps
+
+OnWait = Callable[[ServiceError, float], None]
+
+LONG_POLL_S = 30
+"""Below what proxies and load balancers cut off."""
+
+
+class Calls:
+    """What both clients can ask for. Only what carries a key of its own is sent again."""
+
+    def __init__(self, *, patience_s: float, on_wait: OnWait) -> None:
+        self._patience_s = patience_s
+        self.on_wait = on_wait
+
+    def patience(self) -> Patience:
+        return Patience(self._patience_s)
+
+    def submit(
+        self, task_type: str, payload: Any, key: str | None, prefer_wait_s: int, options: TaskOptions
+    ) -> Steps[Task]:
+        envelope = _json({"type": task_type, **options})
+        body = envelope[:-1] + b',"payload":' + (payload if isinstance(payload, bytes) else _json(payload)) + b"}"
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key or str(uuid.uuid4())}
+        if prefer_wait_s:
+            headers["Prefer"] = f"wait={prefer_wait_s}"
+        request = Send("POST", "/tasks", headers=headers, content=body, held_s=prefer_wait_s)
+        return task_of((yield from self.patiently(request)))
+
+    def get(self, task_id: str, *, fresh: bool) -> Steps[Task]:
+        headers = {"Cache-Control": "no-cache"} if fresh else {}
+        return task_of((yield Send("GET", path_of(task_id), headers=headers)))
+
+    def result(self, task_id: str) -> Steps[bytes | None]:
+        answer: Answer = yield Send("GET", path_of(task_id, "result"))
+        check(answer)
+        return None if answer.status == 204 else answer.body
+
+    def cancel(self, task_id: str) -> Steps[Task]:
+        return task_of((yield Send("POST", path_of(task_id, "cancel"))))
+
+    def redrive(self, task_id: str) -> Steps[Task]:
+        return task_of((yield Send("POST", path_of(task_id, "redrive"))))
+
+    def delete(self, task_id: str) -> Steps[None]:
+        check((yield Send("DELETE", path_of(task_id))))
+
+    def stack(self, task_id: str) -> Steps[Stack]:
+        return cast("Stack", body_of((yield Send("GET", path_of(task_id, "stack")))))
+
+    def logs(self, task_id: str, after: str | None, limit: int | None) -> Steps[LogPage]:
+        params = _params(after=after, limit=limit)
+        return logs_of((yield Send("GET", path_of(task_id, "logs"), params)))
+
+    def list(self, filters: TaskFilters, limit: int, cursor: str | None) -> Steps[TaskPage]:
+        plain: dict[str, Any] = {**filters}
+        metadata = plain.pop("metadata", None) or {}
+        params = _params(**plain, limit=limit, cursor=cursor)
+        params += [(f"metadata.{name}", value) for name, value in metadata.items()]
+        return tasks_of((yield Send("GET", "/tasks", params)))
+
+    def workers(self) -> Steps[Any]:
+        return items_of((yield Send("GET", "/workers")))
+
+    def dead_letters(self, queue: str, limit: int) -> Steps[Any]:
+        return items_of((yield Send("GET", "/dead-letters", _params(queue=queue, limit=limit))))
+
+    def poll(self, task_id: str, *, version: int | None, hold_s: int) -> Steps[Task | None]:
+        """The task when it has ended, or has moved past `version`, or is as it was `hold_s` later; None: not changed.
+
+        Tried again as the client's patience allows, since a read has no second effect.
+        """
+        params: Params = [("wait", str(hold_s))] if hold_s else []
+        headers = {} if version is None else {"If-None-Match": f'W/"{version}"'}
+        answer = yield from self.patiently(Send("GET", path_of(task_id), params, headers, held_s=hold_s))
+        return None if answer.status == 304 else task_of(answer)
+
+    def end_of(self, task_id: str, timeout_s: float) -> Steps[Task]:
+        """The task once it has ended, by polls that the service holds: a stream could not be left in time."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            asked = time.monotonic()
+            hold_s = int(max(0.0, min(deadline - asked, LONG_POLL_S)))
+            task = yield from self.poll(task_id, version=None, hold_s=hold_s)
+            assert task is not None
+            if task.get("status") in FINAL:
+                return task
+            if time.monotonic() >= deadline:
+                raise StillRunning(task)
+            pause_s = asked + pace_s(task) - time.monotonic()
+            yield Pause(max(0.0, min(pause_s, deadline - time.monotonic())))
+
+    def patiently(self, request: Send) -> Steps[Answer]:
+        """Send it until it is answered otherwise than by what may pass."""
+        patience = self.patience()
+        while True:
+            try:
+                answer: Answer = yield request
+                if answer.status != 304:
+                    check(answer)
+                return answer
+            except ServiceError as error:
+                delay_s = patience.delay_s(error)
+                self.on_wait(error, delay_s)
+            yield Pause(delay_s)
+
+
+def checked(task: Task, *, check: bool) -> Task:
+    """Raises NotSucceeded if asked to."""
+    if check and task.get("status") != "succeeded":
+        raise not_succeeded(task)
+    return task
+
+
+def pace_s(task: Task) -> float:
+    """When to ask again, as the service says, spread by a fifth."""
+    return (task.get("poll_after_ms") or 500) / 1000 * random.uniform(1.0, 1.2)
+
+
+def path_of(task_id: str, *more: str) -> str:
+    return "/".join(("/tasks", quote(task_id, safe=""), *more))
+
+
+def _params(**given: str | int | None) -> Params:
+    return [(name, str(value)) for name, value in given.items() if value is not None]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
