@@ -46,6 +46,8 @@ def main() -> None:
         faulthandler.enable(file=start.stack, all_threads=True)
         faulthandler.register(STACK_SIGNAL, file=start.stack, all_threads=True, chain=False)
 
+    # What is there while faulthandler is not: a request for a stack that comes then must not end the process.
+    signal.signal(STACK_SIGNAL, signal.SIG_IGN)
     arm()
     _count_gc_pauses(slot)
     kind = SyncChild if start.spec.kind == "sync" else AsyncChild

@@ -17,6 +17,7 @@ import structlog
 
 from taskgate.contract.models import Claimed
 from workers import orphans, wire
+from workers.dumps import Dumps
 from workers.procstat import Memory, zombie_peak_bytes
 from workers.slot import NOTED, RECEIVED, RUNNING, STEPS, Sample, Slot, StopReason
 from workers.wire import ChildSpec
@@ -25,10 +26,11 @@ __all__ = ["ChildProcess", "ChildSpec", "Exit", "StopReason", "child_environment
 
 _ROOT = Path(__file__).parent.parent
 _INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
-_STACK_BYTES = 64 * 1024
 _LOOK_S = 0.002
-_QUIET_S = 0.02
-"""A stack has arrived when nothing more has for so long."""
+CHATTER, CHATTER_PAUSE_S = 32, 0.005
+"""So many events and checkpoints of one child are read at once, then none for so long."""
+_FATAL = frozenset({signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL})
+"""Those at which faulthandler writes where the process was."""
 
 _KEPT_VARIABLES = frozenset({"TASKGATE_URL"})
 
@@ -86,19 +88,18 @@ class ChildProcess:
         # The one free for longest is next: a thread that a task left behind may still be writing into the last one.
         self._free = deque(range(spec.slots))
         self._open = True
-        self._stack_lock = asyncio.Lock()
         with contextlib.ExitStack() as undo:
             self._socket, self._childs_socket = wire.pair()
             undo.callback(self._socket.close)
             undo.callback(self._childs_socket.close)
             self._slot = Slot.create(spec.slots)
             undo.callback(self._slot.close)
-            self._stack_fd, stack_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-            undo.callback(os.close, self._stack_fd)
+            self.dumps = Dumps(lambda: self._signal(signal.SIGUSR2))
+            undo.callback(self.dumps.close)
             try:
-                self._process = self._spawn(stack_writer)
+                self._process = self._spawn(self.dumps.writer)
             finally:
-                os.close(stack_writer)
+                os.close(self.dumps.writer)
             undo.callback(self._process.wait)
             undo.callback(self._process.kill)
             self.pid = self._process.pid
@@ -198,6 +199,10 @@ class ChildProcess:
         """Async: how many steps its tasks have made: a loop that somebody blocks makes none."""
         return self._slot.words[STEPS]
 
+    def moment(self) -> tuple[int, int, int]:
+        """The same before and after something: all the while it was in one task or, async, in one step of one."""
+        return self.running(), self.noted(), self.steps()
+
     def sample(self) -> Sample:
         return self._slot.sample()
 
@@ -217,22 +222,9 @@ class ChildProcess:
         self.killed = self.killed or self.exit is None
         self._kill_group()
 
-    async def stack(self, timeout_s: float = 1.0) -> str | None:
-        """Where the threads of the child are, also while one holds the GIL; None when it does not answer."""
-        async with self._stack_lock:
-            if self.exit is not None or not self.ready:
-                return None
-            self._read_stack()
-            self._signal(signal.SIGUSR2)
-            text = ""
-            ends_at = self._loop.time() + timeout_s
-            while self._loop.time() < ends_at and self._open:
-                await asyncio.sleep(_QUIET_S)
-                more = self._read_stack()
-                if text and not more:
-                    return text
-                text += more
-            return text or None
+    def ask_stack(self, seq: int) -> bool:
+        """Async: ask its event loop where that task is; False: no room in the socket, so it does not read."""
+        return self._send(wire.AskStack(seq))
 
     def reap(self) -> resource.struct_rusage:
         """Let go of the process id and return what the process used. Only after `on_exit`, and after the guard has
@@ -253,7 +245,7 @@ class ChildProcess:
             self._socket.close()
             self._childs_socket.close()
             self._slot.close()
-            os.close(self._stack_fd)
+            self.dumps.close()
 
     def _spawn(self, stack_writer: int) -> "subprocess.Popen[bytes]":
         environ = child_environment()
@@ -287,9 +279,19 @@ class ChildProcess:
             return False
         return True
 
-    def _read(self) -> None:
-        """Give on everything that the child has sent."""
+    def _listen(self) -> None:
+        """Read again."""
+        if self._open and self.exit is None:
+            self._loop.add_reader(self._socket, self._read)
+
+    def _read(self, *, all_of_it: bool = False) -> None:
+        """Give on what the child has sent. One that talks without end is heard in turns, and so slows only itself."""
+        chatter = 0
         while self._open:
+            if chatter == CHATTER and not all_of_it:
+                self._loop.remove_reader(self._socket)
+                self._loop.call_later(CHATTER_PAUSE_S, self._listen)
+                return
             try:
                 message = wire.receive_message(self._socket)
             except BlockingIOError:
@@ -306,6 +308,8 @@ class ChildProcess:
                     self._forget(seq)
                 case wire.Ready():
                     self.ready = True
+                case wire.Emitted() | wire.Checkpoint():
+                    chatter += 1
                 case None:
                     return
             self._on_message(self, message)
@@ -317,12 +321,12 @@ class ChildProcess:
         assert info is not None
         exited = info.si_code == os.CLD_EXITED
         self._kill_group()
-        self._read()
+        self._read(all_of_it=True)
         self._loop.remove_reader(self._socket)
         self.exit = Exit(
             code=info.si_status if exited else None,
             signal=None if exited else info.si_status,
-            stack=self._read_stack(),
+            stack=self.dumps.last_words() if info.si_status in _FATAL and not exited else "",
             rss_peak_bytes=zombie_peak_bytes(self.pid),
         )
         self._when_stopped(self.exit)
@@ -341,12 +345,6 @@ class ChildProcess:
 
     def _forget(self, seq: int) -> None:
         self._free.append(self._records.pop(seq))
-
-    def _read_stack(self) -> str:
-        try:
-            return os.read(self._stack_fd, _STACK_BYTES).decode("utf-8", "replace")
-        except BlockingIOError:
-            return ""
 
     def _signal(self, number: signal.Signals) -> None:
         """To the child alone. Its id is still its own: the zombie is there until `reap`."""

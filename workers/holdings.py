@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from taskgate.contract.models import Claimed, Held
 from workers.children import ChildProcess, StopReason
+from workers.emits import Emits
 from workers.slot import Progress
 
 
@@ -37,7 +38,15 @@ class Holding:
     """Bytes; 0 where it ran in no process of its own, or too short to be seen."""
     effort: bytes = b""
     checkpoint: bytes = b""
+    stack: str = ""
+    """Where it was when its time was over, as its event loop told."""
+    dump: asyncio.Future[str] | None = None
+    """What faulthandler writes of its child, asked for at its timeout or before it is killed."""
+    moment: tuple[int, int, int] = (0, 0, 0)
+    """`ChildProcess.moment` then."""
     events: list[tuple[str, bytes]] = field(default_factory=list)
+    emits: Emits | None = None
+    """Of the handler's own among them; None before the first."""
     reports: int = 0
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 

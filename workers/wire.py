@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from taskgate.contract.models import TypeInfo
+from taskgate.contract.stacks import Thread
 from workers.slot import Progress
 
 INLINE_BYTES = 64 * 1024
@@ -86,6 +87,12 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag
     """From the supervisor: exit once what was handed over is done."""
 
 
+class AskStack(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="ask_stack"):
+    """From the supervisor, to an async child: tell where that task is now."""
+
+    seq: int
+
+
 class HandlerInfo(msgspec.Struct, frozen=True, array_like=True):
     """A handler as its child describes it; the supervisor itself never imports one."""
 
@@ -148,6 +155,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag_field
     cpu_ns: int | None = None
     """CPU time of the child meanwhile; None where several tasks share it."""
     gc_ns: int = 0
+    emitted: int = 0
+    """The `n` of its last event."""
     threads_left: bool = False
     """Threads of a stopped handler run on: the child receives nothing more, and is to be killed before this is told."""
 
@@ -162,7 +171,10 @@ class Emitted(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", ta
     """An event of the handler's own."""
 
     seq: int
+    n: int
+    """Of this attempt, from 1: those that are missing were lost."""
     name: str
+    """"": one was lost just now, this one."""
     data: bytes
     """JSON object."""
 
@@ -187,8 +199,18 @@ class Unclean(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", ta
     task_type: str
 
 
-Message = Ready | StartFailed | Done | Refused | Emitted | Checkpoint | Unclean
-Order = Task | Finish
+class TaskStack(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="task_stack"):
+    """Where an async task is, asked for or at its timeout."""
+
+    seq: int
+    threads: list[Thread]
+    """None of them: it has ended."""
+    timed_out: bool = False
+    """It is about to be stopped at its timeout: this is what its error shows."""
+
+
+Message = Ready | StartFailed | Done | Refused | Emitted | Checkpoint | Unclean | TaskStack
+Order = Task | Finish | AskStack
 
 _encode = msgspec.msgpack.Encoder().encode
 _message = msgspec.msgpack.Decoder(Message)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.conftest import JOBS, Watched, reported, until
+from tests.workers.conftest import JOBS, WITHIN_S, Watched, reported, until
 from workers import wire
 from workers.slot import StopReason
 
@@ -53,7 +53,7 @@ async def test_a_child_can_be_stopped_after_a_task_changed_its_signals(child: Ch
     seq = watched.hand("forever")
 
     await reported(watched, seq)
-    assert "in forever" in (await watched.process.stack() or "")
+    assert "in forever" in await watched.process.dumps.take(None, WITHIN_S)
     watched.process.soft_stop(seq, StopReason.CANCEL)
 
     assert (await watched.done(seq)).outcome == "canceled"

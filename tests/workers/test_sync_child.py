@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.conftest import UNSENDABLE, Watched, claimed, error, reported, until
+from tests.workers.conftest import UNSENDABLE, WITHIN_S, Watched, claimed, error, reported, until
 from workers import wire
 from workers.slot import StopReason, boot_ns
 
@@ -444,10 +444,9 @@ async def test_while_the_gil_is_held_the_child_is_seen_working(child: Child) -> 
     await reported(watched, seq)
 
     sample = watched.process.sample()
-    stack = await watched.process.stack()
+    stack = await watched.process.dumps.take(seq, WITHIN_S)
 
     assert sample.running == seq
-    assert stack is not None
     assert "in holds_the_gil" in stack
     assert not watched.of(wire.Done)
 
