@@ -10,7 +10,6 @@ from types import FrameType
 
 import redis.asyncio as redis
 import structlog
-from sse_starlette.sse import AppStatus
 
 from app.hub import Hub
 from app.readiness import Readiness
@@ -89,7 +88,6 @@ class Gateway:
         servers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
         def stop(number: int, frame: FrameType | None) -> None:
-            AppStatus.should_exit = True  # our handler hides the server's from sse-starlette
             loop.call_soon_threadsafe(self.drain)
             before = servers[signal.Signals(number)]
             if callable(before):

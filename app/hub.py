@@ -11,17 +11,22 @@ import structlog
 from redis.exceptions import RedisError
 
 from app.snapshots import Snapshot, Snapshots, shared
+from app.sse import Bell, Pulse
+from app.told import GAP, Block, Place, Told, joined, news, own_end
 from taskgate.contract import keys
 from taskgate.contract.group import Group
-from taskgate.contract.models import Event
+from taskgate.contract.models import EventPage
 from taskgate.contract.store import Store
 
 logger = structlog.get_logger()
 
-EVENTS_A_READ = 500
+EVENTS_A_READ = 100
 
 BACKUP_S = 5.0
-"""A stream looks by itself that often, should a wake-up be lost."""
+"""A watched task is looked at that often at least, should a wake-up be lost."""
+
+_SURE = 32
+"""Fewer events than that cannot have pushed out others between two reads."""
 
 _SILENCE_S = 10.0
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -32,20 +37,25 @@ class Watch:
 
     def __init__(self, task_id: str, tenant: str, hub: "Hub") -> None:
         self.task_id = task_id
-        self.streams = 0
+        self.users = 0
+        self.bells: set[Bell] = set()
         self.generation = 0
+        self.moved_at = time.monotonic()
         self._tenant = tenant
         self._hub = hub
         self._moved = asyncio.Event()
         self._snapshot: asyncio.Task[Snapshot] | None = None
-        self._events: dict[str, asyncio.Task[list[Event]]] = {}
+        self._news: dict[Place, asyncio.Task[tuple[bytes, Told]]] = {}
 
     def wake(self) -> None:
         self.generation += 1
+        self.moved_at = time.monotonic()
         self._snapshot = None
-        self._events = {}
+        self._news = {}
         self._moved.set()
         self._moved = asyncio.Event()
+        for bell in self.bells:
+            bell.ring()
 
     async def wait(self, seen: int, within_s: float) -> None:
         """Return when the generation is past `seen`; after `within_s` in any case, and then it has moved too."""
@@ -64,11 +74,23 @@ class Watch:
             self._snapshot = shared(self._hub.snapshots.fresh(self.task_id, self._tenant))
         return await asyncio.shield(self._snapshot)
 
-    async def events(self, after: str) -> list[Event]:
-        """Up to EVENTS_A_READ events after that id, as of this generation or later."""
-        if after not in self._events:
-            self._events[after] = shared(self._hub.events(self.task_id, after))
-        return await asyncio.shield(self._events[after])
+    async def news(self, place: Place) -> tuple[bytes, Told]:
+        """What follows that place, as of this generation or later, ready to send: read and encoded once for all."""
+        reading = self._news.get(place)
+        if reading is None:
+            reading = self._news[place] = shared(self._read(place))
+        return reading.result() if reading.done() else await asyncio.shield(reading)
+
+    async def _read(self, place: Place) -> tuple[bytes, Told]:
+        snapshot = await self.snapshot()
+        _, page = await self._hub.news(self.task_id, place.cursor)
+        found = news(place, snapshot, page)
+        if found.again and page.whole:
+            self.wake()  # it moved on between the two reads
+        blocks = own_end(found.blocks) if found.ended else found.blocks
+        if await self._hub.lost(self.task_id, place, page):
+            blocks = [Block("gap", GAP), *blocks]
+        return joined(blocks), found
 
 
 class Hub:
@@ -87,24 +109,35 @@ class Hub:
         self._listening: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._telling = asyncio.Lock()
-        self._reads: Group[tuple[str, str], list[Event]] = Group(self._read_events)
+        self._reads: Group[tuple[str, str], tuple[int, EventPage]] = Group(self._read_news)
+        self.pulse = Pulse()
 
     @contextlib.asynccontextmanager
-    async def watch(self, task_id: str, tenant: str) -> AsyncIterator[Watch]:
-        """Wake-ups for a task from now on: subscribe first, read then, and nothing falls between."""
+    async def watch(self, task_id: str, tenant: str, bell: Bell | None = None) -> AsyncIterator[Watch]:
+        """Wake-ups for a task from now on: subscribe first, read then, and nothing falls between.
+
+        `bell`: is rung by each.
+        """
         channel = keys.changes(self._store.partition_of(task_id), task_id).encode()
         watch = self._watches.get(channel)
         if watch is None:
             watch = self._watches[channel] = Watch(task_id, tenant, self)
-        watch.streams += 1
+            self.pulse.add(self._look_behind)
+        watch.users += 1
+        if bell is not None:
+            watch.bells.add(bell)
         try:
-            if watch.streams == 1:
+            if watch.users == 1:
                 await self._follow(channel, wanted=True)
             yield watch
         finally:
-            watch.streams -= 1
-            if watch.streams == 0:
+            watch.users -= 1
+            if bell is not None:
+                watch.bells.discard(bell)
+            if watch.users == 0:
                 del self._watches[channel]
+                if not self._watches:
+                    self.pulse.remove(self._look_behind)
                 # In a task of its own: here we are mostly being cancelled, since the client has gone.
                 leaving = asyncio.ensure_future(self._follow(channel, wanted=False))
                 self._leaving.add(leaving)
@@ -115,8 +148,17 @@ class Hub:
         self.draining = True
         self._wake_all()
 
-    async def events(self, task_id: str, after: str) -> list[Event]:
+    async def news(self, task_id: str, after: str) -> tuple[int, EventPage]:
+        """Up to EVENTS_A_READ events after that id, and Redis' time before they were read; many are read together."""
         return await self._reads((task_id, after))
+
+    async def lost(self, task_id: str, place: Place, page: EventPage) -> bool:
+        """Whether events between that place and the page may have been dropped."""
+        if len(page.events) < _SURE or place.floor >= 0:
+            return False
+        if place.cursor == "0-0":
+            return (await self._store.kept_events(task_id)).trimmed
+        return not await self._store.has_event(task_id, place.cursor)
 
     async def run(self) -> None:
         failures = 0
@@ -171,7 +213,12 @@ class Hub:
         for watch in list(self._watches.values()):
             watch.wake()
 
-    async def _read_events(self, asked: Sequence[tuple[str, str]]) -> list[list[Event]]:
-        return await asyncio.gather(
-            *(self._store.events(task_id, after=after, count=EVENTS_A_READ) for task_id, after in asked)
-        )
+    def _look_behind(self, _: float) -> None:
+        now = time.monotonic()
+        for watch in list(self._watches.values()):
+            if now - watch.moved_at > BACKUP_S:
+                watch.wake()
+
+    async def _read_news(self, asked: Sequence[tuple[str, str]]) -> list[tuple[int, EventPage]]:
+        now_ms, pages = await self._store.news(asked, count=EVENTS_A_READ)
+        return [(now_ms, page) for page in pages]

@@ -1,6 +1,6 @@
 """FastAPI's part: every endpoint but the two hot ones. A route asks the store and shows what it says."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -11,11 +11,10 @@ from app.errors import KINDS, Problem
 from app.gateway import Gateway
 from app.reply import CALLER, Caller
 from app.snapshots import Snapshot
-from app.stream import Response as StreamResponse
-from app.stream import Stream, is_event_id
+from app.stream import open_stream
 from app.view import encode
 from taskgate.contract import ids
-from taskgate.contract.states import FINAL, Status
+from taskgate.contract.states import Status
 
 router = APIRouter()
 
@@ -32,6 +31,10 @@ def _caller(request: Request) -> Caller:
 
 Parts = Annotated[Gateway, Depends(_gateway)]
 Who = Annotated[Caller, Depends(_caller)]
+Seen = Annotated[str | None, Query(description="as the header Last-Event-ID, for a fresh EventSource")]
+Start = Annotated[
+    Literal["start", "now"], Query(alias="from", description="`now`: without the events that were before the snapshot")
+]
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -60,29 +63,21 @@ async def events(
     task_id: str,
     parts: Parts,
     who: Who,
-    last_event_id: Annotated[str | None, Query(description="as the header, for a fresh EventSource")] = None,
+    last_event_id: Seen = None,
     after: Annotated[str | None, Query(include_in_schema=False)] = None,
+    start: Start = "start",
 ) -> Response:
-    """`snapshot`, then `status`, `progress` and `custom` events as they happen, `end` with the whole task.
+    """`snapshot` first: the whole task now. Then what that cannot show, from the oldest kept: `custom` (own events)
+    and `log`; then everything as it happens, `status` and `progress` too, and `end` with the whole task.
 
-    `stopping` and `killed` tell of the signals that a running task is sent.
-
-    `Last-Event-ID` resumes exactly after that event; `gap` says that some may be missing. `204`: the end was seen.
+    `stopping` and `killed` tell of the signals that a running task is sent. `Last-Event-ID` resumes exactly after that
+    event; `gap` says that some may be missing. `204`: the end was seen.
     """
     seen = request.headers.get("last-event-id") or last_event_id or after or None
-    snapshot = await parts.snapshots.fresh(task_id, who.tenant)
-    kept = seen is not None and is_event_id(seen) and await parts.store.has_event(task_id, seen)
-    if kept and snapshot.record.status in FINAL and seen == await parts.store.last_event_id(task_id):
-        return Response(status_code=204, headers={"Cache-Control": "no-store"})
-    stream = Stream(
-        parts.hub,
-        parts.store,
-        task_id=task_id,
-        tenant=who.tenant,
-        cursor=seen if kept else None,
-        gap=seen is not None and not kept,
+    stream = await open_stream(
+        parts.hub, parts.store, task_id=task_id, tenant=who.tenant, seen=seen, whole=start == "start"
     )
-    return StreamResponse(stream.blocks())
+    return stream or Response(status_code=204, headers={"Cache-Control": "no-store"})
 
 
 @router.post("/tasks/{task_id}/cancel", tags=["tasks"], summary="Cancel")

@@ -216,7 +216,7 @@ async def test_an_id_that_is_not_kept_gets_a_gap_and_a_snapshot(
     await stream.until("snapshot")
     await worker.finish(claimed)
     await stream.all()
-    assert stream.names == ["gap", "snapshot", "status", "end"]
+    assert stream.names == ["gap", "snapshot", *["custom"] * 5, "status", "end"]
 
 
 async def test_an_empty_id_is_none(http: httpx.AsyncClient, worker: Worker) -> None:
@@ -224,7 +224,44 @@ async def test_an_empty_id_is_none(http: httpx.AsyncClient, worker: Worker) -> N
     await worker.finish(claimed)
     stream = Follower(http, task_id, {"Last-Event-ID": ""})
     await stream.all()
-    assert stream.names == ["snapshot", "end"]
+    assert stream.names == ["snapshot", *["custom"] * 5, "end"]
+
+
+async def test_late_subscribers_get_the_whole_story(http: httpx.AsyncClient, worker: Worker) -> None:
+    """The state now, and what no state shows: each event of the handler's own; unless they want none of the past."""
+    task_id, claimed = await eventful(http, worker)
+    late, live = Follower(http, task_id, {}), Follower(http, task_id, {}, "?from=now")
+    for stream in (late, live):
+        await stream.until("snapshot")
+    await worker.report(claimed, events=[("custom", b'{"name":"step","n":5}')])
+    await worker.finish(claimed)
+    for stream in (late, live, Follower(http, task_id, {})):
+        numbers = [event.json()["n"] for event in await stream.all() if event.event == "custom"]
+        assert numbers == ([5] if stream is live else [0, 1, 2, 3, 4, 5])
+        assert stream.names.count("snapshot") == 1
+    assert (late.names[0], live.names[0]) == ("snapshot", "snapshot")
+    assert (await http.get(f"/tasks/{task_id}/events?from=then")).status_code == 400
+
+
+async def test_a_fresh_stream_can_be_resumed_from_its_first_block(http: httpx.AsyncClient, worker: Worker) -> None:
+    """Whatever it told of the past: the id says that everything up to now is known."""
+    for count in (0, 3):
+        task_id, claimed = await eventful(http, worker, count=count)
+        stream = Follower(http, task_id, {})
+        await eventually(lambda stream=stream: _seen(stream), bool)  # type: ignore[misc]
+        await stream.hang_up()
+        assert _last_id(stream) == await worker.store.last_event_id(task_id)
+        await worker.finish(claimed)
+        again = await Follower(http, task_id, {"Last-Event-ID": _last_id(stream)}).all()
+        assert [event.event for event in again] == ["status", "end"]
+
+
+async def _seen(stream: Follower) -> str:
+    return _last_id(stream)
+
+
+def _last_id(stream: Follower) -> str:
+    return stream.events[-1].id if stream.events else ""
 
 
 async def test_a_trimmed_history_is_a_gap_not_silence(http: httpx.AsyncClient, worker: Worker) -> None:
@@ -238,7 +275,8 @@ async def test_a_trimmed_history_is_a_gap_not_silence(http: httpx.AsyncClient, w
     await worker.finish(claimed)
     lost = Follower(http, task_id, {"Last-Event-ID": first})
     assert (await lost.all())[0].event == "gap"
-    assert lost.names == ["gap", "snapshot", "end"]
+    assert lost.names[:3] == ["gap", "snapshot", "custom"], "and then all that is kept"
+    assert lost.names.count("gap") == 1
     events = await Follower(http, task_id, {"Last-Event-ID": middle}).all()
     numbers = [event.json()["n"] for event in events if event.event == "custom"]
     assert numbers == list(range(numbers[0], 1_500))
@@ -343,7 +381,7 @@ async def test_a_stream_outlives_a_restart_of_redis(serve: Serve, own_server: Se
             worker = Worker(Store(before))
             await worker.publish()
             await worker.beat()
-            task_id, claimed = await eventful(http, worker)
+            task_id, claimed = await eventful(http, worker, count=0)
         stream = Follower(http, task_id, {})
         await stream.until("snapshot")
         own_server.stop()

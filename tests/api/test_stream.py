@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app import stream as streams
 from app.door import Door
+from app.sse import Pulse
 from app.stream import Stream
 from taskgate.contract.errors import StoreUnavailable
 from taskgate.contract.ids import new_task_id
@@ -36,7 +36,7 @@ async def finished(worker: Worker, *events: str) -> tuple[str, list[str]]:
 
 
 async def names(door: Door, task_id: str, cursor: str | None) -> list[str]:
-    stream = Stream(door.gateway.hub, door.gateway.store, task_id=task_id, tenant="default", cursor=cursor, gap=False)
+    stream = Stream(door.gateway.hub, task_id=task_id, tenant="default", cursor=cursor)
     return [
         line.removeprefix("event: ")
         for block in [block async for block in stream.blocks()]
@@ -46,14 +46,9 @@ async def names(door: Door, task_id: str, cursor: str | None) -> list[str]:
 
 
 async def test_what_the_snapshot_shows_is_not_told_again(gateway_of: Callable[..., Door], worker: Worker) -> None:
-    """Events between the look at the log and the snapshot: transitions are in it, the handler's own are not."""
+    """Transitions are in it; what the handler sent is not, and is told from the oldest kept on."""
     door = gateway_of()
-    task_id, kept = await finished(worker, "custom", "progress", "custom")
-
-    async def earlier(task_id: str) -> str | None:
-        return kept[0]
-
-    door.gateway.store.last_event_id = earlier  # type: ignore[method-assign]
+    task_id, _ = await finished(worker, "custom", "progress", "custom")
     assert await names(door, task_id, None) == ["snapshot", "custom", "custom", "end"]
 
 
@@ -64,7 +59,6 @@ async def test_a_long_log_is_read_in_pages(
     """Whatever the size of a page: each event once, and the end."""
     door = gateway_of()
     task_id, kept = await finished(worker, *["custom"] * 6)
-    monkeypatch.setattr(streams, "EVENTS_A_READ", count)
     monkeypatch.setattr("app.hub.EVENTS_A_READ", count)
     assert await names(door, task_id, kept[0]) == ["custom"] * 6 + ["status", "end"]
 
@@ -74,8 +68,9 @@ async def test_a_stream_waits_while_redis_is_away(
 ) -> None:
     door = gateway_of()
     task_id, kept = await finished(worker, "custom")
-    monkeypatch.setattr(streams, "BACKUP_S", 0.01)
-    real = door.gateway.store.events
+    monkeypatch.setattr("app.hub.BACKUP_S", 0.01)
+    door.gateway.hub.pulse = Pulse(0.01)
+    real = door.gateway.store.news
     failures = 0
 
     async def failing(*args: Any, **named: Any) -> Any:
@@ -85,6 +80,6 @@ async def test_a_stream_waits_while_redis_is_away(
             raise StoreUnavailable("away")
         return await real(*args, **named)
 
-    door.gateway.store.events = failing  # type: ignore[method-assign]
+    door.gateway.store.news = failing  # type: ignore[method-assign]
     assert await names(door, task_id, kept[0]) == ["custom", "status", "end"]
     assert failures == 4

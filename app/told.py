@@ -1,0 +1,113 @@
+"""What a client is told of one task, by what it has and what there is: pure, so that equal clients share it."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from app.snapshots import Snapshot
+from app.view import Progress, encode, progress_view
+from taskgate.contract.models import Event, EventPage
+from taskgate.contract.states import FINAL
+
+NOT_LOOKED = ""
+GAP = b'{"detail":"events may be missing before this point"}'
+_IN_THE_SNAPSHOT = ("status", "progress")
+"""Events of which the snapshot shows the outcome; what the handler sent and printed no snapshot holds."""
+
+
+class Place(NamedTuple):
+    """How far a client has got with one task."""
+
+    cursor: str = "0-0"
+    """The last event that it has."""
+    floor: int = -1
+    """Version of the snapshot with which it began: what that shows is not told again."""
+    progress: bytes = b""
+    health: str | None = NOT_LOOKED
+
+
+class Block(NamedTuple):
+    """One server-sent event. `event_id`: where to resume after it; None: it lies outside of resuming."""
+
+    name: str
+    data: bytes
+    event_id: str | None = None
+
+
+class Told(NamedTuple):
+    blocks: list[Block]
+    place: Place
+    ended: bool = False
+    again: bool = False
+    """There is more to read, or the task moved on between the two reads."""
+
+
+def begin(snapshot: Snapshot) -> Told:
+    """The state now; its events from the oldest on are to follow."""
+    record = snapshot.record
+    place = Place("0-0", record.version, record.progress, record.seen_health())
+    return Told([Block("snapshot", with_seq(snapshot))], place)
+
+
+def news(place: Place, snapshot: Snapshot, page: EventPage) -> Told:
+    """What follows `place`: `snapshot` was read first, then `page`, the events after `place.cursor`."""
+    known = [event for event in page.events if event.seq <= snapshot.record.version]
+    whole = page.whole and len(known) == len(page.events)
+    blocks = [
+        Block(event.name, _event_data(event), event.id)
+        for event in known
+        if event.name not in _IN_THE_SNAPSHOT or event.seq > place.floor
+    ]
+    cursor = known[-1].id if known else place.cursor
+    if not whole:
+        return Told(blocks, place._replace(cursor=cursor), again=True)
+    if snapshot.record.status in FINAL:
+        blocks.append(Block("end", with_seq(snapshot), None if cursor == "0-0" else cursor))
+        return Told(blocks, place._replace(cursor=cursor), ended=True)
+    blocks += _between(place, snapshot, told={event.name for event in known})
+    return Told(blocks, Place(cursor, -1, snapshot.record.progress, snapshot.record.seen_health()))
+
+
+def _between(place: Place, snapshot: Snapshot, *, told: set[str]) -> list[Block]:
+    """What is not kept as an event: live progress, a change of health."""
+    record, blocks = snapshot.record, []
+    if told.isdisjoint(_IN_THE_SNAPSHOT) and record.progress and record.progress != place.progress:
+        members = _members(progress_view(record))
+        blocks.append(Block("progress", encode({"seq": record.version, "attempt": record.attempt, **members})))
+    if place.health not in (NOT_LOOKED, record.seen_health()):
+        blocks.append(Block("snapshot", with_seq(snapshot)))
+    return blocks
+
+
+def own_end(blocks: list[Block]) -> list[Block]:
+    """The last event without its id, and `end` with it: a client that misses the end asks for it again."""
+    *others, end = blocks
+    return [*(block._replace(event_id=None) if block.event_id == end.event_id else block for block in others), end]
+
+
+def joined(blocks: Iterable[Block]) -> bytes:
+    return b"".join(map(_encoded, blocks))
+
+
+def _encoded(block: Block) -> bytes:
+    head = f"id: {block.event_id}\r\nevent: {block.name}" if block.event_id else f"event: {block.name}"
+    return b"%s\r\ndata: %s\r\n\r\n" % (head.encode(), block.data.translate(None, b"\r\n"))
+
+
+def of_task(block: Block, task_id: str) -> Block:
+    """The same, saying whose it is."""
+    return block._replace(data=b'{"task_id":"%s",%s' % (task_id.encode(), block.data[1:]))
+
+
+def with_seq(snapshot: Snapshot) -> bytes:
+    return b'{"seq":%d,%s' % (snapshot.record.version, snapshot.body[1:])
+
+
+def _event_data(event: Event) -> bytes:
+    inner = event.data.strip()[1:-1].strip()
+    return b'{"seq":%d%s%s}' % (event.seq, b"," if inner else b"", inner)
+
+
+def _members(progress: Progress | None) -> dict[str, object]:
+    return {} if progress is None else msgspec.structs.asdict(progress)
