@@ -29,6 +29,8 @@ from taskgate.contract.limits import (
 MAX_SUBMITTED = 100
 MAX_EVENT_BYTES = 16 * 1024
 MAX_CHECKPOINT_BYTES = 256 * 1024
+EMITS_A_S, EMITS_AT_ONCE = 200, 400
+MAX_EMIT_BYTES_A_S = 1024**2
 
 
 class Retry(Exception):
@@ -131,6 +133,9 @@ class Attempt(ABC):
     def emit(self, name: str, data: Mapping[str, Any] | None = None) -> None:
         """Put an event of your own into the task's stream.
 
+        An attempt has 200 events and 1 MiB a second, and 400 or 1 MiB at once. What is more is lost, and a `gap` in
+        its place says how many were. Order is kept.
+
         Raises:
             ValueError: `name` is no name, or `data` is not JSON or over 16 KiB.
         """
@@ -138,6 +143,8 @@ class Attempt(ABC):
     @abstractmethod
     def checkpoint(self, data: Any) -> None:
         """Leave `data` for the next attempt to resume from, if there is one.
+
+        The last one wins. It is written 4 times a second, and before the attempt's end whatever that is.
 
         Raises:
             ValueError: not JSON, or over 256 KiB.

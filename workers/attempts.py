@@ -1,5 +1,6 @@
 """The attempt as a handler in a child sees it: progress into the slot, everything else as packets."""
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 
 from taskgate.attempt import MAX_CHECKPOINT_BYTES, MAX_EVENT_BYTES, Attempt, json_bytes
 from taskgate.contract.ids import is_name
+from workers.pace import Pace
 from workers.slot import Record, StopReason, boot_ns
 from workers.wire import Checkpoint, Emitted, Message, Submitted, Task
 
@@ -31,6 +33,9 @@ class ChildAttempt(Attempt):
         self.timeout_s = task.timeout_s
         self._ends_ns = started_ns + int(task.timeout_s * 1e9)
         self._stopped: StopReason | None = None
+        self.emitted = 0
+        """Events of its own, those that were lost included."""
+        self._pace: Pace | None = None
 
     @property
     def remaining_s(self) -> float:
@@ -55,7 +60,14 @@ class ChildAttempt(Attempt):
     def emit(self, name: str, data: Mapping[str, Any] | None = None) -> None:
         if not is_name(name):
             raise ValueError(f"event {name!r}: names have 1 to 64 of A-Z a-z 0-9 . _ -")
-        self._send(Emitted(self._seq, name, json_bytes(dict(data or {}), limit=MAX_EVENT_BYTES)))
+        body = json_bytes(dict(data or {}), limit=MAX_EVENT_BYTES)
+        with _emitting:
+            self.emitted += 1
+            pace = self._pace = self._pace or Pace()
+            if pace.admits(len(body)):
+                self._send(Emitted(self._seq, self.emitted, name, body))
+            elif pace.tells_loss():
+                self._send(Emitted(self._seq, self.emitted, "", b""))
 
     def checkpoint(self, data: Any) -> None:
         self._send(Checkpoint(self._seq, json_bytes(data, limit=MAX_CHECKPOINT_BYTES)))
@@ -74,6 +86,10 @@ class ChildAttempt(Attempt):
     def close(self) -> None:
         """Threads that the handler left behind report into the void, not into the next task's record."""
         self._report = self._report_wait = self._send = _nowhere
+
+
+_emitting = threading.RLock()
+"""Numbers must leave in their order; a signal handler may emit within an `emit`."""
 
 
 def _nowhere(*_: object) -> None:

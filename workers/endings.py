@@ -17,11 +17,6 @@ from workers.wire import Done, HandlerInfo, Submitted
 _json = msgspec.json.encode
 
 
-def custom_event(name: str, data: bytes) -> bytes:
-    """A handler's own event, as JSON; `data` is JSON already."""
-    return b'{"name":%b,"data":%b}' % (_json(name), data)
-
-
 def stopping_event(reason: StopReason, grace_s: float) -> tuple[str, bytes]:
     """The soft signal, for the task's events."""
     return "stopping", _json({"signal": "SIGUSR1", "reason": reason.name.lower(), "grace_s": grace_s})

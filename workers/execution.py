@@ -135,6 +135,7 @@ def send_done(
             run_ns=run_ns,
             cpu_ns=cpu_ns,
             gc_ns=gc_ns,
+            emitted=attempt.emitted,
             threads_left=threads_left,
         )
 

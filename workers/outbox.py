@@ -22,6 +22,10 @@ def _size(item: Finish) -> int:
     return len(item.result) + len(item.error) + sum(len(each.payload) for each in item.submitted)
 
 
+def _report_size(item: Report) -> int:
+    return len(item.checkpoint) + sum(len(data) for _, data in item.events)
+
+
 def _id(item: object) -> str:
     return str(getattr(item, "id", ""))
 
@@ -55,7 +59,9 @@ class Outbox:
         self._finishes = [Group(self._repeated(store.finish, partition), size=_size) for partition in store.partitions]
         self._hand_backs = [Group(self._repeated(store.hand_back, partition)) for partition in store.partitions]
         self._reports = [Group(self._once(partition)) for partition in store.partitions]
-        self._lasting = [Group(self._repeated(store.report, partition)) for partition in store.partitions]
+        self._lasting = [
+            Group(self._repeated(store.report, partition), size=_report_size) for partition in store.partitions
+        ]
 
     def finish(self, partition: int, item: Finish) -> asyncio.Future[str]:
         """The new status, `done`, `stale` or `not_found`."""

@@ -17,6 +17,7 @@ from workers.background import Background
 from workers.blame import judge
 from workers.children import ChildProcess, ChildSpec, Exit, StopReason
 from workers.claims import Room
+from workers.emits import Emits
 from workers.ends import Ends
 from workers.guard_client import GuardClient
 from workers.handover import HandOver
@@ -179,9 +180,9 @@ class Runner:
         match message:
             case Done():
                 self._done(child, message)
-            case Emitted(seq, name, data):
+            case Emitted(seq):
                 if holding := self.holdings.of(child, seq):
-                    holding.events.append(("custom", endings.custom_event(name, data)))
+                    self._emitted(holding, message)
             case Checkpoint(seq, data):
                 if holding := self.holdings.of(child, seq):
                     holding.checkpoint = data
@@ -192,6 +193,10 @@ class Runner:
                 self._learn(handlers)
                 self._on_types()
                 self._on_room()
+
+    def _emitted(self, holding: Holding, one: Emitted) -> None:
+        holding.emits = holding.emits or Emits()
+        holding.emits.take(one, holding.events, others=(each.emits for each in self.holdings if each.emits))
 
     def _learn(self, handlers: Sequence[HandlerInfo]) -> None:
         """Only what there are children for: nothing else may be served."""
@@ -228,6 +233,9 @@ class Runner:
 
     def _finish(self, holding: Holding, done: Done) -> None:
         progress = done.progress or holding.progress
+        if done.emitted:
+            holding.emits = holding.emits or Emits()
+            holding.emits.tell_gap(holding.events, before=done.emitted + 1)
         effort = self.telemetry.ended(
             holding,
             run_cpu_ms=None if done.cpu_ns is None else done.cpu_ns // 1_000_000,

@@ -23,6 +23,7 @@ log = structlog.get_logger()
 EVERY_S = 0.25
 EFFORT_EVERY_NS = 1_000_000_000
 EVENT_EVERY_NS = 10_000_000_000
+EVENTS_A_REPORT, REPORT_BYTES = 128, 256 * 1024
 NS_OF_A_MS = 1_000_000
 UNKNOWN = "unknown"
 """As the record says it; readers see null."""
@@ -118,6 +119,8 @@ class Telemetry:
         """Send what an attempt emitted; done when all of it is written. None when it is already."""
         told = self._told.get(holding)
         lasting = told.lasting if told is not None else None
+        if holding.emits is not None:
+            holding.emits.tell_gap(holding.events)
         while holding.events or holding.checkpoint:
             lasting = self._send(holding)
         return lasting if lasting is not None and not lasting.done() else None
@@ -145,6 +148,8 @@ class Telemetry:
         verdict = self._judge(told, track, sample, task, shared=shared)
         if told.sent is not None and not told.sent.done():
             return
+        if holding.emits is not None:
+            holding.emits.tell_gap(holding.events)
         report: dict[str, bytes | str] = {}
         if task.progress is not None and task.progress.at_ns != told.progress_at_ns:
             report["progress"] = self._progress(holding, told, task.progress, track.now_ns)
@@ -191,7 +196,7 @@ class Telemetry:
 
     def _send(self, holding: Holding, **fields: bytes | str) -> asyncio.Future[str | None]:
         holding.reports += 1
-        events, holding.events = holding.events, []
+        events = _first_events(holding)
         checkpoint, holding.checkpoint = holding.checkpoint, b""
         item = Report(
             id=holding.id,
@@ -220,6 +225,22 @@ class Telemetry:
             told.health, told.progress_at_ns, told.effort_ns = "", 0, 0
         elif answer.result() in ("stale", "not_found"):
             self._stale(holding)
+
+
+def _first_events(holding: Holding) -> list[tuple[str, bytes]]:
+    """What of its events one report takes; the rest waits for the next."""
+    size = count = 0
+    for count, (_, data) in enumerate(holding.events):
+        size += len(data)
+        if count and (count == EVENTS_A_REPORT or size > REPORT_BYTES):
+            break
+    else:
+        count = len(holding.events)
+    taken, holding.events = holding.events[:count], holding.events[count:]
+    if holding.emits is not None:
+        own = [len(data) for name, data in holding.events if name == "custom"]
+        holding.emits.written(len(own), sum(own))
+    return taken
 
 
 def _less(now: int | None, before: int | None) -> int | None:
