@@ -27,15 +27,16 @@ class Patience:
 
     def delay_s(self, error: ServiceError) -> float:
         """The pause before the next try; raises `error` when there is none to come."""
+        now = time.monotonic()
         if self._deadline is None:
-            self._deadline = time.monotonic() + self._seconds
+            self._deadline = now + self._seconds
+        left_s = self._deadline - now
         asked_s = error.retry_after_s if isinstance(error, Refused) else None
         self._cap_s = min(5.0, self._cap_s * 2)
         if asked_s is None:
             delay_s = self._cap_s * random.uniform(0.5, 1.0)
         else:
-            left_s = self._deadline - time.monotonic()
             delay_s = max(asked_s, min(asked_s * random.uniform(1.0, _SPREAD), left_s))
-        if not may_pass(error) or time.monotonic() + delay_s > self._deadline:
+        if not may_pass(error) or delay_s > left_s:
             raise error
         return delay_s

@@ -3,22 +3,31 @@
 import email.utils
 import json
 import time
+from typing import Any
 
 import pytest
 
 from taskgate.client import Client, Event, Refused, ServiceError, Unreachable
+from taskgate.client.errors import refusal
 from taskgate.client.patience import Patience
 from tests.cli.conftest import TASK_ID, Receiver, answer, hang_up, problem, stream
+from tests.cli.drivers import CLIENTS
 
 TASK = {"id": TASK_ID, "type": "t", "status": "queued"}
 
 
 @pytest.fixture
-def client(receiver: Receiver) -> Client:
+def blocking(receiver: Receiver) -> Client:
     return Client(receiver.url, patience_s=5)
 
 
-def test_a_submission_whose_answer_was_lost_is_repeated_under_the_same_key(client: Client, receiver: Receiver) -> None:
+@pytest.fixture(params=CLIENTS)
+def client(receiver: Receiver, request: pytest.FixtureRequest) -> Any:
+    """Each of both."""
+    return CLIENTS[request.param](receiver.url, patience_s=5)
+
+
+def test_a_submission_whose_answer_was_lost_is_repeated_under_the_same_key(client: Any, receiver: Receiver) -> None:
     receiver.answers += [hang_up, problem(503, "dependency-unavailable"), answer(202, TASK)]
 
     with client:
@@ -29,7 +38,7 @@ def test_a_submission_whose_answer_was_lost_is_repeated_under_the_same_key(clien
     assert first.body == second.body == third.body
 
 
-def test_each_submission_has_a_key_of_its_own(client: Client, receiver: Receiver) -> None:
+def test_each_submission_has_a_key_of_its_own(client: Any, receiver: Receiver) -> None:
     receiver.answers += [answer(202, TASK), answer(202, TASK), answer(202, TASK)]
     with client:
         client.submit("t", 1)
@@ -40,7 +49,7 @@ def test_each_submission_has_a_key_of_its_own(client: Client, receiver: Receiver
     assert given == "mine"
 
 
-def test_a_payload_is_sent_as_it_was_given(client: Client, receiver: Receiver) -> None:
+def test_a_payload_is_sent_as_it_was_given(client: Any, receiver: Receiver) -> None:
     receiver.answers.append(answer(202, TASK))
     with client:
         client.submit("t", b'{"b": 1.50, "a": 12345678901234567890}', priority=7)
@@ -48,12 +57,12 @@ def test_a_payload_is_sent_as_it_was_given(client: Client, receiver: Receiver) -
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
-def test_a_full_queue_is_tried_again_when_retry_after_says(client: Client, receiver: Receiver, form: str) -> None:
+def test_a_full_queue_is_tried_again_when_retry_after_says(blocking: Client, receiver: Receiver, form: str) -> None:
     later = "1" if form == "seconds" else email.utils.formatdate(time.time() + 2, usegmt=True)
     receiver.answers += [problem(429, "queue-full", Retry_After=later), answer(202, TASK)]
     begun = time.monotonic()
-    with client:
-        client.submit("t", None)
+    with blocking:
+        blocking.submit("t", None)
     assert time.monotonic() - begun >= 0.9
 
 
@@ -67,7 +76,7 @@ def test_patience_ends_with_the_last_refusal_and_does_not_wait_in_vain(receiver:
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 413, 415, 422, 500])
-def test_what_will_not_pass_is_not_repeated(client: Client, receiver: Receiver, status: int) -> None:
+def test_what_will_not_pass_is_not_repeated(client: Any, receiver: Receiver, status: int) -> None:
     receiver.answers.append(problem(status, "no", "why", errors=[{"pointer": "#/payload/x", "detail": "missing"}]))
     with client, pytest.raises(Refused) as caught:
         client.submit("t", None)
@@ -76,7 +85,7 @@ def test_what_will_not_pass_is_not_repeated(client: Client, receiver: Receiver, 
 
 
 @pytest.mark.parametrize("call", ["get", "result", "cancel", "redrive"])
-def test_calls_without_a_key_are_sent_once(client: Client, receiver: Receiver, call: str) -> None:
+def test_calls_without_a_key_are_sent_once(client: Any, receiver: Receiver, call: str) -> None:
     receiver.answers.append(hang_up)
     with client, pytest.raises(Unreachable):
         getattr(client, call)(TASK_ID)
@@ -91,7 +100,7 @@ def test_the_key_goes_with_every_request(receiver: Receiver) -> None:
     assert [request.headers["authorization"] for request in receiver.requests] == ["Bearer k"] * 2
 
 
-def test_an_id_cannot_leave_its_place_in_the_path(client: Client, receiver: Receiver) -> None:
+def test_an_id_cannot_leave_its_place_in_the_path(client: Any, receiver: Receiver) -> None:
     receiver.answers.append(problem(404, "not-found"))
     with client, pytest.raises(Refused):
         client.get("../workers?x#y")
@@ -111,13 +120,13 @@ def test_a_proxy_of_the_environment_is_not_asked_for_loopback(
 @pytest.mark.parametrize(
     "other", [answer(200, b"<html>hello</html>"), answer(302, Location="https://x/"), answer(200, [])]
 )
-def test_another_service_is_told_apart(client: Client, receiver: Receiver, other: object) -> None:
+def test_another_service_is_told_apart(client: Any, receiver: Receiver, other: object) -> None:
     receiver.answers.append(other)  # type: ignore[arg-type]
     with client, pytest.raises(Unreachable, match="Taskgate"):
         client.get(TASK_ID)
 
 
-def test_a_proxys_error_page_is_a_refusal(client: Client, receiver: Receiver) -> None:
+def test_a_proxys_error_page_is_a_refusal(client: Any, receiver: Receiver) -> None:
     receiver.answers.append(answer(403, b"<html>no</html>"))
     with client, pytest.raises(Refused) as caught:
         client.get(TASK_ID)
@@ -134,7 +143,7 @@ def event(name: str, data: object, *, at: str = "") -> str:
     return f"event: {name}\n" + (f"id: {at}\n" if at else "") + f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
-def test_a_broken_stream_goes_on_where_it_broke(client: Client, receiver: Receiver) -> None:
+def test_a_broken_stream_goes_on_where_it_broke(client: Any, receiver: Receiver) -> None:
     """Broken between events, within one, and while the service was away; live progress has no id and is no place."""
     receiver.answers += [
         stream("retry: 10\n\n" + event("snapshot", {"n": 1}, at="1-0") + event("status", {"n": 2}, at="2-0")),
@@ -153,21 +162,21 @@ def test_a_broken_stream_goes_on_where_it_broke(client: Client, receiver: Receiv
     assert asked == [None, "2-0", "2-0", "2-0", "2-0"]
 
 
-def test_a_stream_that_was_seen_to_its_end_is_over(client: Client, receiver: Receiver) -> None:
+def test_a_stream_that_was_seen_to_its_end_is_over(client: Any, receiver: Receiver) -> None:
     receiver.answers.append(answer(204))
     with client:
         assert list(client.events(TASK_ID, last_event_id="5-0")) == []
     assert receiver.requests[0].headers["last-event-id"] == "5-0"
 
 
-def test_only_line_ends_end_a_line(client: Client, receiver: Receiver) -> None:
+def test_only_line_ends_end_a_line(client: Any, receiver: Receiver) -> None:
     text = "one\u2028two\u0085three\x0bfour"
     receiver.answers.append(stream(event("end", {"text": text}, at="1-0")))
     with client:
         assert list(client.events(TASK_ID)) == [Event("1-0", "end", {"text": text}, TASK_ID)]
 
 
-def test_a_stream_of_an_unknown_task_is_refused_at_once(client: Client, receiver: Receiver) -> None:
+def test_a_stream_of_an_unknown_task_is_refused_at_once(client: Any, receiver: Receiver) -> None:
     receiver.answers.append(problem(404, "not-found"))
     with client, pytest.raises(Refused, match="404"):
         list(client.events(TASK_ID))
@@ -210,3 +219,14 @@ def test_success_makes_the_next_failure_a_first_one() -> None:
         patience.delay_s(Unreachable("away"))
     patience.reset()
     assert patience.delay_s(Unreachable("away")) <= 0.2
+
+
+def test_what_the_service_asks_for_is_spread_and_never_shortened() -> None:
+    asked = [Patience(1e6).delay_s(refusal(429, {}, retry_after="10")) for _ in range(200)]
+    assert 10 <= min(asked) < 10.3 < 11.7 < max(asked) <= 12
+
+
+def test_the_last_pause_is_the_one_that_was_asked_for() -> None:
+    """A spread that goes beyond the client's patience is not taken for a refusal."""
+    asked = [Patience(10.5).delay_s(refusal(429, {}, retry_after="10")) for _ in range(50)]
+    assert 10 <= min(asked) <= max(asked) <= 10.5
