@@ -22,14 +22,15 @@ async def test_a_report_shows_what_changed_and_keeps_the_rest(store: Store, w1: 
     assert (record.progress, record.effort, record.health) == (b'{"current":2}', b'{"cpu_ms":1}', "computing")
 
 
-async def test_events_go_to_the_stream_in_order(store: Store, w1: Hand) -> None:
+async def test_events_go_to_the_stream_in_order_each_with_its_own_seq(store: Store, w1: Hand) -> None:
     [task_id] = await submit(store)
     task = await w1.claim_one()
     await w1.report(task, events=[("progress", b'{"current":1}'), ("custom", b'{"name":"x"}')])
     assert [(event.name, event.seq, event.data) for event in await store.events(task_id)][1:] == [
         ("progress", 3, b'{"current":1}'),
-        ("custom", 3, b'{"name":"x"}'),
+        ("custom", 4, b'{"name":"x"}'),
     ]
+    assert (await read(store, task_id)).version == 4
 
 
 @pytest.mark.parametrize("events", [[], [("progress", b"{}")]])

@@ -37,7 +37,7 @@ local function shorten(key, kept)
 end
 
 -- Append output. Its ids lie above the last of both streams, and by XSETID later events above these: one order.
-local function append(key, version, logs, lost)
+local function append(key, seq, logs, lost)
     local events_key, logs_key = key .. ":events", key .. ":logs"
     local f = redis.call("HMGET", key, "logs", "logs_lost")
     local kept = tonumber(f[1]) or 0
@@ -48,8 +48,9 @@ local function append(key, version, logs, lost)
         end
         for _, log in ipairs(logs) do
             n = n + 1
-            redis.call("XADD", logs_key, string.format("%d-%d", ms, n), "event", "log", "seq", version,
+            redis.call("XADD", logs_key, string.format("%d-%d", ms, n), "event", "log", "seq", seq,
                 "data", log[1], "size", log[2])
+            seq = seq + 1
             kept = kept + log[2]
         end
         redis.call("XSETID", events_key, string.format("%d-%d", ms, n))
@@ -71,7 +72,9 @@ local function report(item)
     if tonumber(seen_epoch) == epoch and number <= tonumber(seen) then
         return "done"
     end
-    local fields = { "version", task.version, "reported", epoch .. ":" .. number }
+    -- Each entry has a seq of its own: by task and seq a client knows what it has.
+    local version = task.version + math.max(#events + #logs - 1, 0)
+    local fields = { "version", version, "reported", epoch .. ":" .. number }
     local function set(name, value)
         if value ~= "" then
             fields[#fields + 1], fields[#fields + 2] = name, value
@@ -82,14 +85,14 @@ local function report(item)
     set("health", health)
     set("checkpoint", checkpoint)
     redis.call("HSET", key, unpack(fields))
-    for _, event in ipairs(events) do
-        tell(id, event[1], task.version, event[2])
+    for i, event in ipairs(events) do
+        tell(id, event[1], task.version + i - 1, event[2])
     end
     if #logs > 0 or logs_lost > 0 then
-        append(key, task.version, logs, logs_lost)
+        append(key, task.version + #events, logs, logs_lost)
     end
     if #events == 0 then
-        redis.call("PUBLISH", prefix .. "changes:" .. id, task.version)
+        redis.call("PUBLISH", prefix .. "changes:" .. id, version)
     end
     return "ok"
 end
