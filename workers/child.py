@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
@@ -47,7 +48,7 @@ def main() -> None:
         faulthandler.register(STACK_SIGNAL, file=start.stack, all_threads=True, chain=False)
 
     # What is there while faulthandler is not: a request for a stack that comes then must not end the process.
-    signal.signal(STACK_SIGNAL, signal.SIG_IGN)
+    signal.signal(STACK_SIGNAL, _not_now)
     arm()
     _count_gc_pauses(slot)
     kind = SyncChild if start.spec.kind == "sync" else AsyncChild
@@ -68,6 +69,10 @@ def main() -> None:
         # Leaving normally would wait for what handlers left running.
         sys.stderr.flush()
         os._exit(0)
+
+
+def _not_now(_signal: int, _frame: FrameType | None) -> None:
+    """A function of our own: what a task sets instead, also to ignore it, is seen and taken back."""
 
 
 def _yield_to_others() -> None:
