@@ -66,6 +66,10 @@ def _answers(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "200": {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
             "204": {"description": "The end was seen: do not come back"},
         },
+        "/events": {
+            "200": {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+            "204": {"description": "All ends were seen: do not come back"},
+        },
         "/tasks/{task_id}/cancel": {
             "200": {"description": "It is cancelled", "content": shown},
             "202": {"description": "It will be", "content": shown},

@@ -6,13 +6,14 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from app import readiness
+from app import listing, readiness
 from app.errors import KINDS, Problem
 from app.gateway import Gateway
+from app.merged import TASKS_MAX, open_merged
 from app.reply import CALLER, Caller
 from app.snapshots import Snapshot
 from app.stream import open_stream
-from app.view import encode
+from app.view import encode, task_json
 from taskgate.contract import ids
 from taskgate.contract.states import Status
 
@@ -46,6 +47,34 @@ def _task(snapshot: Snapshot, status: int = 200) -> Response:
     return _json(snapshot.body, status, {"X-Task-ID": snapshot.record.id})
 
 
+@router.get("/tasks", tags=["tasks"], summary="Your tasks, newest first")
+async def tasks(request: Request, parts: Parts, who: Who) -> Response:
+    """Pages by `next_cursor`, which is null at the end, or the `Link` header.
+
+    A page looks at up to 1,000 tasks, whatever the filters: it may be short, or empty, with more to come.
+    """
+    wanted, limit, start = listing.parse(request.query_params, who.tenant)
+    found, following = await listing.find(parts.store, who.tenant, wanted, start=start, limit=limit)
+    items = [msgspec.Raw(task_json(record)) for record in found]
+    if following is None:
+        return _json({"items": items, "next_cursor": None})
+    cursor = listing.cursor_of(following, wanted, who.tenant)
+    url = request.url.include_query_params(cursor=cursor)
+    return _json({"items": items, "next_cursor": cursor}, headers={"Link": f'<{url.path}?{url.query}>; rel="next"'})
+
+
+@router.delete("/tasks/{task_id}", tags=["tasks"], summary="Delete a task that has ended", status_code=204)
+async def delete(task_id: str, parts: Parts, who: Who) -> Response:
+    """With its result, events and output; its idempotency key is free again. `409` while it has not ended.
+
+    Another gateway process may show it for up to 10 s more.
+    """
+    _require_id(task_id)
+    await parts.store.delete(task_id, tenant=who.tenant)
+    await parts.snapshots.forget(task_id)
+    return Response(status_code=204)
+
+
 @router.get("/tasks/{task_id}/result", tags=["tasks"], summary="The result, as the handler returned it")
 async def result(task_id: str, parts: Parts, who: Who) -> Response:
     """JSON. `204` when the task ended without one, `409` while it has not ended, `410` when it was dropped since."""
@@ -76,6 +105,30 @@ async def events(
     seen = request.headers.get("last-event-id") or last_event_id or after or None
     stream = await open_stream(
         parts.hub, parts.store, task_id=task_id, tenant=who.tenant, seen=seen, whole=start == "start"
+    )
+    return stream or Response(status_code=204, headers={"Cache-Control": "no-store"})
+
+
+@router.get("/events", tags=["tasks"], summary="Follow many tasks on one stream (server-sent events)")
+async def many_events(
+    request: Request,
+    parts: Parts,
+    who: Who,
+    task: Annotated[list[str] | None, Query(description="an id; up to 100 times")] = None,
+    last_event_id: Seen = None,
+    start: Start = "start",
+) -> Response:
+    """The blocks of `/tasks/{task_id}/events`, each with its `task_id`, in the order of time; an `end` for each task.
+
+    The stream ends with the last of them. Resume with the same tasks: what happened in the millisecond of the id comes
+    again, so drop what has the `task_id` and `seq` of one that you have. `204`: all ends were seen.
+    """
+    task_ids = task or []
+    if not 0 < len(task_ids) <= TASKS_MAX:
+        raise Problem("bad-request", f"`task` is given 1 to {TASKS_MAX} times.")
+    seen = request.headers.get("last-event-id") or last_event_id or None
+    stream = await open_merged(
+        parts.hub, parts.store, task_ids=task_ids, tenant=who.tenant, seen=seen, whole=start == "start"
     )
     return stream or Response(status_code=204, headers={"Cache-Control": "no-store"})
 
