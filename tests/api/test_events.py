@@ -22,10 +22,12 @@ Serve = Callable[..., Awaitable[Served]]
 class Follower:
     """Collects a stream in the background."""
 
-    def __init__(self, http: httpx.AsyncClient, task_id: str, headers: dict[str, str], query: str = "") -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, task_id: str, headers: dict[str, str], query: str = "", *, path: str = ""
+    ) -> None:
         self.events: list[httpx_sse.ServerSentEvent] = []
         self.response: httpx.Response | None = None
-        self._running = asyncio.ensure_future(self._run(http, f"/tasks/{task_id}/events{query}", headers))
+        self._running = asyncio.ensure_future(self._run(http, path or f"/tasks/{task_id}/events{query}", headers))
 
     async def _run(self, http: httpx.AsyncClient, url: str, headers: dict[str, str]) -> None:
         async with httpx_sse.aconnect_sse(http, "GET", url, headers=headers) as source:
