@@ -51,7 +51,8 @@ async def follow_events(client: AsyncClient, task_ids: Sequence[str]) -> list[Ta
     async def events(some: Sequence[str]) -> None:
         async with aclosing(client.events(*some)) as found:
             async for event in found:
-                tasks[event.task_id] = after(tasks[event.task_id], event)
+                if event.task_id in tasks:
+                    tasks[event.task_id] = after(tasks[event.task_id], event)
                 print_event(event)
 
     await asyncio.gather(*map(events, _parts(list(tasks))))

@@ -30,10 +30,11 @@ class Following:
 
     def __init__(self, calls: Calls, task_ids: Sequence[str], last_event_id: str = "") -> None:
         self._calls = calls
-        self._left = list(dict.fromkeys(task_ids))
-        if not 1 <= len(self._left) <= MAX_TASKS:
-            raise ValueError(f"one stream follows 1 to {MAX_TASKS} tasks, not {len(self._left)}")
-        self._only = self._left[0] if len(self._left) == 1 else None
+        self._all = list(dict.fromkeys(task_ids))
+        if not 1 <= len(self._all) <= MAX_TASKS:
+            raise ValueError(f"one stream follows 1 to {MAX_TASKS} tasks, not {len(self._all)}")
+        self._only = self._all[0] if len(self._all) == 1 else None
+        self._left = list(self._all)
         self._last_id = last_event_id
         self._retry_s = 1.0
         self._doubles = Doubles()
@@ -80,6 +81,8 @@ class Following:
         def hear(event: Event) -> Iterable[Tell]:
             nonlocal again_s
             again_s = first_s
+            if event.task_id not in tasks:
+                return ()
             before = tasks[event.task_id]
             tasks[event.task_id] = after(before, event)
             return () if tasks[event.task_id] is before else tell(tasks[event.task_id])
@@ -120,14 +123,15 @@ class Following:
     ) -> Steps[bool]:
         """Whether all ends were seen before. `news_only`: without the own events that were before the snapshot."""
         headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
-        params: Params = [] if self._only else [("task", task_id) for task_id in self._left]
+        params: Params = [] if self._only else [("task", task_id) for task_id in self._all]
         params += [("from", "now")] if news_only else []
         path = path_of(self._only, "events") if self._only else "/events"
         answer: Answer = yield Open(path, params, headers, silence_s)
         if answer.status == 204:
             return True
         check(answer)
-        self._doubles.connected()
+        if not self._only:
+            self._doubles.expect()
         while True:
             message: Message | None = yield Read()
             if message is None:
@@ -143,12 +147,15 @@ class Following:
             return None
         try:
             data = json.loads(message.data)
-            task_id = self._only or data["task_id"]
-        except (ValueError, TypeError, KeyError):
+            task_id = self._only or data.get("task_id", "")
+        except (ValueError, AttributeError):
             raise Unreachable("its event stream is not Taskgate's") from None
         self._last_id = message.id or self._last_id
         event = Event(self._last_id, message.event, data, task_id)
-        if task_id not in self._left or (self._only is None and self._doubles.has(event)):
+        if event.name == "gap":
+            self._doubles.expect()  # what is kept may be told from its beginning
+            return event
+        if task_id not in self._left or self._doubles.has(event):
             return None
         if event.name == "end":
             self._left.remove(task_id)
@@ -156,14 +163,17 @@ class Following:
 
 
 class Doubles:
-    """Which events of a stream of several tasks were there before: a resumed one repeats up to a millisecond."""
+    """Which events were there before: a stream of several tasks, resumed, repeats up to a millisecond; one that cannot
+    be resumed begins anew.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int]] = {}
-        """Task → seq of its last event, and how many of that seq: what one write tells has one."""
+        """Task → seq of its last event, and how many of that seq: what one write tells may share one."""
         self._skip: dict[str, tuple[int, int]] = {}
 
-    def connected(self) -> None:
+    def expect(self) -> None:
+        """What was seen so far may come again."""
         self._skip = dict(self._seen)
 
     def has(self, event: Event) -> bool:

@@ -135,6 +135,27 @@ def test_several_tasks_share_a_stream(client: Any, receiver: Receiver) -> None:
     assert receiver.requests[0].path == f"/events?task={TASK_ID}&task={OTHER_ID}"
 
 
+def test_a_story_that_begins_anew_after_a_gap_is_told_once(client: Any, receiver: Receiver) -> None:
+    own = [event("custom", {"seq": n, "n": n}, at=f"{n}-0") for n in range(3, 7)]
+    receiver.answers += [
+        stream("retry: 10\n\n" + event("snapshot", {**RUNNING, "seq": 3}) + own[0] + own[1]),
+        stream(event("gap", {"detail": "…"}) + event("snapshot", {**RUNNING, "seq": 5}) + "".join(own)),
+        stream(event("end", {**ENDED, "seq": 9}, at="9-0")),
+    ]
+    with client:
+        found = list(client.events(TASK_ID))
+    assert [one.name for one in found if one.name != "custom"] == ["snapshot", "gap", "snapshot", "end"]
+    assert [one.data["n"] for one in found if one.name == "custom"] == [3, 4, 5, 6]
+
+
+def test_a_gap_of_all_is_told(client: Any, receiver: Receiver) -> None:
+    ends = [event("end", {"id": one, "task_id": one, "status": "succeeded", "seq": 9}) for one in (TASK_ID, OTHER_ID)]
+    receiver.answers += [stream(event("gap", {}) + ends[0] + ends[1])] * 2
+    with client:
+        assert [one.task_id for one in client.events(TASK_ID, OTHER_ID)] == ["", TASK_ID, OTHER_ID]
+        assert [one["id"] for one in client.watch(TASK_ID, OTHER_ID)] == [TASK_ID, OTHER_ID]
+
+
 @pytest.mark.parametrize("count", [0, 101])
 def test_a_stream_has_room_for_a_hundred(receiver: Receiver, count: int) -> None:
     with Client(receiver.url) as client, pytest.raises(ValueError, match="1 to 100"):
@@ -148,9 +169,9 @@ def test_doubles_are_dropped_by_task_and_seq_however_many_share_one() -> None:
     sent = [own(4, 1), own(5, 2), own(5, 3), own(5, 4), own(7, 5), own(5, 6, OTHER_ID), own(7, 7)]
     for cut in range(len(sent) + 1):
         doubles = Doubles()
-        doubles.connected()
+        doubles.expect()
         got = [one.data["n"] for one in sent[:cut] if not doubles.has(one)]
-        doubles.connected()
+        doubles.expect()
         again = sent[max(0, cut - 4) :]
         assert got + [one.data["n"] for one in again if not doubles.has(one)] == [1, 2, 3, 4, 5, 6, 7]
 
