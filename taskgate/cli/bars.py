@@ -20,11 +20,11 @@ _WIDE, _MIDDLE = 120, 80
 class Bars:
     """A line per task, redrawn four times a second; what has not ended stands first."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._tasks: dict[str, Task] = {}
         self._meters: dict[str, Meters] = {}
-        self._console = Console(file=sys.stdout)
-        self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=4)
+        self._console = console or Console(file=sys.stdout)
+        self._live = Live(console=self._console, get_renderable=self.table, refresh_per_second=4)
 
     def __enter__(self) -> "Bars":
         self._live.start()
@@ -37,10 +37,10 @@ class Bars:
         self._tasks[task["id"]] = task
         self._meters.setdefault(task["id"], Meters()).note(task)
 
-    def _table(self) -> Table:
+    def table(self) -> Table:
         width = self._console.width
         table = Table.grid(padding=(0, 1), expand=True)
-        table.add_column(no_wrap=True, max_width=max(8, width // 4))
+        table.add_column(no_wrap=True)
         if width >= _MIDDLE:
             table.add_column(width=24 if width >= _WIDE else 12)
         table.add_column(no_wrap=True, justify="right", width=5)
@@ -53,7 +53,9 @@ class Bars:
 
     def _row(self, task: Task, width: int) -> list[Text | ProgressBar]:
         percent = percent_of(task)
-        name = f"{plain(task.get('type', '?'))} {task['id'][-8:]}" if width >= _MIDDLE else task["id"][-8:]
+        name = task["id"][-8:]
+        if width >= _MIDDLE:
+            name = f"{_cut(plain(task.get('type', '?')), width // 4 - 9)} {name}"
         words = describe(task, brief=width >= _WIDE)
         row: list[Text | ProgressBar] = [Text(name)]
         if width >= _MIDDLE:
@@ -75,6 +77,10 @@ class Bars:
             meters.cpu(),
             "" if memory is None else size(memory),
         )
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _bar(task: Task, percent: float | None) -> ProgressBar:

@@ -249,10 +249,10 @@ def test_watch_draws_bars_on_a_terminal(receiver: Receiver) -> None:
     assert "succeeded" in shown
 
 
-def on_a_terminal(*args: str) -> tuple[int, str]:
+def on_a_terminal(*args: str, **settings: str) -> tuple[int, str]:
     """Exit code and what a terminal of 160 columns was sent, without its colours."""
     ours, theirs = pty.openpty()
-    env = {"PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "160", "NO_COLOR": "1"}
+    env = {"PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "160", "NO_COLOR": "1", **settings}
     process = subprocess.Popen(
         [sys.executable, "-m", "taskgate", *args], stdin=theirs, stdout=theirs, stderr=theirs, env=env
     )
