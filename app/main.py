@@ -20,15 +20,15 @@ from taskgate import settings as environment
 from taskgate.contract import logs
 from taskgate.contract.connection import connect
 from taskgate.doctor import look_at_redis
-from taskgate.platform import die_with
+from taskgate.platform import die_with, raise_open_files_limit
 from taskgate.settings import Settings, SettingsError
 
 logger = structlog.get_logger()
 
 BACKLOG = 2048
 DRAIN_MAX_S = 10.0
-SILENT_PEER_MS = 30_000
-"""What was sent must be acknowledged by then."""
+SILENT_PEER_MS = 15_000
+"""What was sent must be acknowledged by then: a client that has vanished is noticed within two pings of its stream."""
 
 
 def create(settings: Settings) -> Door:
@@ -57,6 +57,7 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
     `port_file`: where to write the chosen port once connections are accepted, for whoever asked for port 0.
     """
     logs.configure(settings.log_format, settings.log_level)
+    raise_open_files_limit()
     for number in (signal.SIGTERM, signal.SIGINT):
         # Before uvicorn takes the signals, and after: once it has stopped, it raises again what stopped it.
         signal.signal(number, lambda *_: sys.exit(0))

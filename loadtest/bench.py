@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import budgets, endurance, machine, measures, recovery, services, store_cost
+from loadtest import budgets, endurance, machine, measures, recovery, services, store_cost, streams
 from loadtest.measures import Run, Sizes
 from loadtest.peers import environment
 from loadtest.services import Service
@@ -116,6 +116,7 @@ _CELLS: dict[str, Callable[[Sequence[Service]], list[Cell]]] = {
     "children": lambda _: _each(endurance.cpu_by_children, [(services.taskgate(), MEMORY)]),
     "flat": lambda _: _each(endurance.flat_memory, [(services.taskgate(lease_s=6, retention_s=30), MEMORY)]),
     "progress": _alone(measures.progress),
+    "streams": lambda _: _each(streams.open_streams, [(services.taskgate(), MEMORY)]),
     "idle": _alone(measures.idle),
     "recovery": lambda _: _each(recovery.recovery, [(services.taskgate(lease_s=recovery.LEASE_S), FSYNC)]),
 }

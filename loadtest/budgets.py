@@ -90,6 +90,8 @@ def rows(figures: Figures) -> list[Row]:
             figures, "machine death → next attempt, beyond lease", "recovery", "fsync", "takeover_ms", 2000, "ms"
         ),
         *_at_most(figures, "progress()", "progress", "memory", "ns", 1000, "ns"),
+        *_at_most(figures, "5,000 streams, 1,000 updates/s: age p99", "streams", "memory", "age_p99_ms", 400, "ms"),
+        *_at_most(figures, "  … memory a stream", "streams", "memory", "bytes", 64 * 1024, "B"),
         *_at_most(figures, "Valkey CPU per submission, groups of 64", "store-64", "fsync", "plain_us", 35, "µs"),
         *_at_most(figures, "  … with idempotency key", "store-64", "fsync", "keyed_us", 50, "µs"),
         *_at_most(figures, "Valkey CPU per submission, groups of 128", "store-128", "fsync", "plain_us", 35, "µs"),

@@ -21,6 +21,7 @@ class Sizes:
     fill: int
     drips: int
     progress_calls: int
+    streams: int
     store_tasks: int
     deaths: int
     idle_s: float
@@ -36,6 +37,7 @@ FULL = Sizes(
     fill=20_000,
     drips=300,
     progress_calls=300_000,
+    streams=5_000,
     store_tasks=20_000,
     deaths=20,
     idle_s=10,
@@ -49,6 +51,7 @@ SHORT = Sizes(
     fill=300,
     drips=20,
     progress_calls=10_000,
+    streams=100,
     store_tasks=512,
     deaths=2,
     idle_s=1,

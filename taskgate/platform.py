@@ -62,6 +62,12 @@ def open_files_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+def raise_open_files_limit() -> None:
+    """To what this process may have at most: each open stream is a descriptor."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def memory_bytes(root: Path = Path("/")) -> int | None:
     """Memory that this process may use: the least of the machine's and its cgroups'; None when nothing says."""
     limits = [*_cgroup_values(root, v2="memory.max", v1="memory.limit_in_bytes"), *_physical_memory(root)]
