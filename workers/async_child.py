@@ -18,6 +18,7 @@ from workers.execution import Outcome
 from workers.hygiene import Hygiene
 from workers.ready import message as ready
 from workers.slot import GC_NS, NOTED, RECEIVED, STEPS, Record, Slot, StopReason, boot_ns
+from workers.streams import Streams
 
 _IDLE_S = 0.05
 _CALL_ENDS_S = 1.0
@@ -54,6 +55,7 @@ class AsyncChild:
         handlers: Handlers,
         spec: wire.ChildSpec,
         arm: Callable[[], None],
+        streams: Streams,
     ) -> None:
         self._channel = channel
         self._words = slot.words
@@ -61,6 +63,8 @@ class AsyncChild:
         self._handlers = handlers
         self._result_max_bytes = spec.result_max_bytes
         self._arm_signals = arm
+        self._streams = streams
+        streams.current = self._writing
         self._runs: dict[int, Run] = {}
         self._strays: set[asyncio.Task[Any]] = set()
         self._finishing = False
@@ -79,7 +83,7 @@ class AsyncChild:
         self._loop.set_task_factory(self._new_task)
         self._loop.add_signal_handler(signal.SIGUSR1, self._on_stop)
         self._loop.add_reader(self._channel, self._receive)
-        self._hygiene = Hygiene(arm=self._arm_signals)
+        self._hygiene = Hygiene(arm=self._arm_signals, restore_streams=self._streams.restore)
 
     def run(self) -> None:
         """Until told to finish, or the supervisor is gone."""
@@ -138,6 +142,7 @@ class AsyncChild:
         outcome = await self._outcome(run)
         # From here a late stop finds nothing to cancel: the end is being sent.
         self._runs.pop(task.seq, None)
+        self._streams.install()
         self._cancel_strays(run)
         if run.calls:
             self._loop.call_later(_CALL_ENDS_S, self._look_for_calls, run)
@@ -147,6 +152,8 @@ class AsyncChild:
         record = self._records[task.record]
         shown = record.sample()
         record.end()
+        if (printed := self._streams.last_word(task.seq)) is not None:
+            self._send(printed)
         execution.send_done(
             self._send,
             seq=task.seq,
@@ -172,6 +179,11 @@ class AsyncChild:
         except BaseException as error:  # noqa: BLE001 — also SystemExit, KeyboardInterrupt: they end this task only
             return execution.failed(call.handler, error, attempt)
         return execution.succeeded(call.handler, result, self._result_max_bytes)
+
+    def _writing(self) -> int:
+        """Whose output it is: that of the task in whose context it is written, as long as it runs."""
+        run = _run.get()
+        return run.task.seq if run is not None and run.task.seq in self._runs else 0
 
     def _ended(self, *, last: bool) -> None:
         if self._runs:

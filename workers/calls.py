@@ -3,6 +3,7 @@
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -44,7 +45,8 @@ class Threads(ThreadPoolExecutor):
         super().__init__(thread_name_prefix="asyncio")
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future = super().submit(call, *args, **kwargs)
+        # In the caller's context, as `asyncio.to_thread` does: its output is the task's.
+        future = super().submit(contextvars.copy_context().run, partial(call, *args, **kwargs))
         if (own := calls.get()) is not None:
             own.began(future)
             future.add_done_callback(own.ended)

@@ -16,11 +16,11 @@ from types import FrameType
 import msgspec
 
 from taskgate import handlers
-from taskgate.contract import logs
 from taskgate.platform import adopt_orphans, die_with
 from workers import wire
 from workers.async_child import AsyncChild
 from workers.slot import GC_NS, Slot
+from workers.streams import Streams
 from workers.sync_child import SyncChild
 
 STACK_SIGNAL = signal.SIGUSR2
@@ -35,7 +35,10 @@ def main() -> None:
     adopt_orphans()
     _yield_to_others()
     _own_environment(start)
-    logs.configure(start.spec.log_format, start.spec.log_level)
+    streams = Streams(
+        kind=start.spec.kind, mark=start.mark.encode(), readers=start.readers, service=os.fdopen(start.log, "w")
+    )
+    streams.take_logs(start.spec.log_format, start.spec.log_level)
     channel = socket.socket(fileno=start.socket)
     slot = Slot(start.slot, start.spec.slots)
     threads = threading.active_count()
@@ -54,7 +57,7 @@ def main() -> None:
     kind = SyncChild if start.spec.kind == "sync" else AsyncChild
     try:
         registry = handlers.load(start.spec.handlers)
-        child = kind(channel=channel, slot=slot, handlers=registry, spec=start.spec, arm=arm)
+        child = kind(channel=channel, slot=slot, handlers=registry, spec=start.spec, arm=arm, streams=streams)
         child.start()
     except Exception:  # noqa: BLE001 — whatever the handlers' modules do is told, not guessed from an exit code
         wire.send(channel, wire.StartFailed(traceback.format_exc()))
@@ -85,7 +88,7 @@ def _yield_to_others() -> None:
 
 def _own_environment(start: wire.Start) -> None:
     """What the child needed to start is not passed on to what handlers start; their modules are found as usual."""
-    for fd in (start.socket, start.slot, start.stack):
+    for fd in (start.socket, start.slot, start.stack, start.log, *start.readers):
         os.set_inheritable(fd, False)
     os.environ.pop("PYTHONPATH", None)
     if start.python_path is not None:

@@ -18,6 +18,7 @@ import structlog
 from taskgate.contract.models import Claimed
 from workers import orphans, wire
 from workers.dumps import Dumps
+from workers.output import Output
 from workers.procstat import Memory, zombie_peak_bytes
 from workers.slot import NOTED, RECEIVED, RUNNING, STEPS, Sample, Slot, StopReason
 from workers.wire import ChildSpec
@@ -96,6 +97,10 @@ class ChildProcess:
             undo.callback(self._slot.close)
             self.dumps = Dumps(lambda: self._signal(signal.SIGUSR2))
             undo.callback(self.dumps.close)
+            self._output = Output(
+                owner=lambda: self._slot.words[RUNNING], take=lambda printed: self._on_message(self, printed)
+            )
+            undo.callback(self._output.close)
             try:
                 self._process = self._spawn(self.dumps.writer)
             finally:
@@ -107,6 +112,7 @@ class ChildProcess:
             undo.callback(os.close, self._pidfd)
             self.memory = Memory(self.pid)
             undo.pop_all()
+        self._output.started()
         self._loop.add_reader(self._socket, self._read)
         self._loop.add_reader(self._pidfd, self._died)
 
@@ -246,15 +252,20 @@ class ChildProcess:
             self._childs_socket.close()
             self._slot.close()
             self.dumps.close()
+            self._output.close()
 
     def _spawn(self, stack_writer: int) -> "subprocess.Popen[bytes]":
         environ = child_environment()
+        log_fd = os.dup(2)
         start = wire.Start(
             spec=self.spec,
             parent=os.getpid(),
             socket=self._childs_socket.fileno(),
             slot=self._slot.fd,
             stack=stack_writer,
+            log=log_fd,
+            mark=self._output.mark.decode(),
+            readers=tuple(self._output.readers),
             python_path=environ.get("PYTHONPATH"),
             root=None if _INSTALLED else str(_ROOT),
         )
@@ -263,14 +274,19 @@ class ChildProcess:
         if start.root is not None:
             environ["PYTHONPATH"] = os.pathsep.join(filter(None, [start.root, start.python_path]))
         environ[orphans.MARK] = str(start.parent)
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "workers.child", msgspec.json.encode(start).decode()],
-            stdin=subprocess.DEVNULL,
-            stdout=2,
-            env=environ,
-            pass_fds=(start.socket, start.slot, start.stack),
-            start_new_session=True,
-        )
+        stdout, stderr = self._output.writers
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "workers.child", msgspec.json.encode(start).decode()],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env=environ,
+                pass_fds=(start.socket, start.slot, start.stack, start.log, *start.readers),
+                start_new_session=True,
+            )
+        finally:
+            os.close(log_fd)
 
     def _send(self, order: wire.Order) -> bool:
         try:
@@ -308,6 +324,8 @@ class ChildProcess:
                     self._forget(seq)
                 case wire.Ready():
                     self.ready = True
+                case wire.Printed():
+                    self._output.drain()
                 case wire.Emitted() | wire.Checkpoint():
                     chatter += 1
                 case None:
@@ -336,6 +354,7 @@ class ChildProcess:
         if orphans.group_lives(self.pid):
             self._loop.call_later(_LOOK_S, self._when_stopped, how)
         else:
+            self._output.ended()
             self._on_exit(self, how)
 
     def _kill_group(self) -> None:

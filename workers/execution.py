@@ -114,7 +114,7 @@ def send_done(
     run_ns: int,
     gc_ns: int,
     cpu_ns: int | None = None,
-    threads_left: bool = False,
+    left_running: bool = False,
 ) -> None:
     """Send the end of a task; one that cannot be sent becomes the failure of that task.
 
@@ -136,7 +136,7 @@ def send_done(
             cpu_ns=cpu_ns,
             gc_ns=gc_ns,
             emitted=attempt.emitted,
-            threads_left=threads_left,
+            left_running=left_running,
         )
 
     try:

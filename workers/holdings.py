@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from taskgate.contract.models import Claimed, Held
 from workers.children import ChildProcess, StopReason
 from workers.emits import Emits
+from workers.output import Captured
 from workers.slot import Progress
 
 
@@ -38,6 +39,8 @@ class Holding:
     """Bytes; 0 where it ran in no process of its own, or too short to be seen."""
     effort: bytes = b""
     checkpoint: bytes = b""
+    output: Captured | None = None
+    """What it has printed; None: nothing."""
     stack: str = ""
     """Where it was when its time was over, as its event loop told."""
     dump: asyncio.Future[str] | None = None

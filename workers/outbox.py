@@ -23,7 +23,7 @@ def _size(item: Finish) -> int:
 
 
 def _report_size(item: Report) -> int:
-    return len(item.checkpoint) + sum(len(data) for _, data in item.events)
+    return len(item.checkpoint) + sum(len(data) for _, data in item.events) + sum(len(data) for data, _ in item.logs)
 
 
 def _id(item: object) -> str:

@@ -26,18 +26,21 @@ from workers.lease import Lease
 from workers.memory import MemoryWatch
 from workers.orphans import Orphans
 from workers.outbox import Outbox
+from workers.output import Captured
 from workers.pool import Pool
 from workers.procstat import OomKills
 from workers.slot import Progress, boot_ns
 from workers.stops import Stops
 from workers.telemetry import Telemetry
-from workers.wire import Checkpoint, Done, Emitted, HandlerInfo, Message, Ready, Refused
+from workers.wire import Checkpoint, Done, Emitted, HandlerInfo, Message, Printed, Ready, Refused
 
 log = structlog.get_logger()
 
 KEEP_ALONE_S = 5.0
 """Children for tasks that must run alone are kept so long after the last such task was seen waiting."""
 SWEEP_AGAIN_S = 0.05
+OUTSIDE_BYTES = 4096
+"""What is printed outside of tasks goes into the log of the supervisor, so much of it a line."""
 ELSEWHERE_MS = 1000
 """A task whose schema another supervisor serves is put back that long."""
 
@@ -180,6 +183,8 @@ class Runner:
         match message:
             case Done():
                 self._done(child, message)
+            case Printed():
+                self._printed(child, message)
             case Emitted(seq):
                 if holding := self.holdings.of(child, seq):
                     self._emitted(holding, message)
@@ -193,6 +198,18 @@ class Runner:
                 self._learn(handlers)
                 self._on_types()
                 self._on_room()
+
+    def _printed(self, child: ChildProcess, printed: Printed) -> None:
+        holding = self.holdings.of(child, printed.seq)
+        if holding is not None:
+            if holding.output is None:
+                holding.output = Captured()
+            holding.output.add(printed, self._now_ms())
+        elif printed.data:
+            shown = printed.data[:OUTSIDE_BYTES]
+            more = {} if len(shown) == len(printed.data) else {"dropped_bytes": len(printed.data) - len(shown)}
+            text = shown.decode("utf-8", "backslashreplace")
+            log.info("output outside of tasks", pid=child.pid, stream=printed.stream, text=text, **more)
 
     def _emitted(self, holding: Holding, one: Emitted) -> None:
         holding.emits = holding.emits or Emits()
@@ -213,10 +230,10 @@ class Runner:
         if holding is None:
             return
         pool = self.pools[child.spec.pool]
-        if done.threads_left and child.exit is None:
-            log.warning("threads of a stopped task run on; its child is killed", **self.ends.facts(holding))
+        if done.left_running and child.exit is None:
+            log.warning("what a task has started runs on; its child is killed", **self.ends.facts(holding))
             pool.left_behind[holding.task.spec.type] += 1
-            self._stops.killed(holding, "its threads run on")
+            self._stops.killed(holding, "what it started runs on")
             self._last_words[child] = done
             pool.retire(child)
             child.kill()

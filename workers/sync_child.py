@@ -19,6 +19,7 @@ from workers.hygiene import Hygiene, LeftBehind, memory_limit
 from workers.orphans import descendants_of, end_all
 from workers.ready import message as ready
 from workers.slot import GC_NS, RECEIVED, RUNNING, STARTED_NS, Record, Slot, boot_ns
+from workers.streams import Streams
 
 _NOTHING = object()
 IDLE_MS = 5
@@ -36,6 +37,7 @@ class SyncChild:
         handlers: Handlers,
         spec: wire.ChildSpec,
         arm: Callable[[], None],
+        streams: Streams,
     ) -> None:
         self._channel = channel
         self._words = slot.words
@@ -43,6 +45,8 @@ class SyncChild:
         self._handlers = handlers
         self._result_max_bytes = spec.result_max_bytes
         self._arm_signals = arm
+        self._streams = streams
+        streams.current = lambda: self._words[RUNNING]
         self._pid = os.getpid()
         self._arriving = select.poll()
         self._arriving.register(channel, select.POLLIN)
@@ -56,7 +60,7 @@ class SyncChild:
                 start()
         self._helpers = frozenset(descendants_of(self._pid))
         signal.signal(signal.SIGUSR1, self._on_stop)
-        self._hygiene = Hygiene(arm=self._arm_signals)
+        self._hygiene = Hygiene(arm=self._arm_signals, restore_streams=self._streams.restore)
 
     def run(self) -> None:
         """Until told to finish, or the supervisor is gone."""
@@ -86,13 +90,15 @@ class SyncChild:
         record.begin(task.seq, started_ns, cpu_ns=cpu_ns, gc_ns=gc_ns)
         self._words[STARTED_NS] = started_ns
         self._words[RUNNING] = task.seq
+        self._streams.install()
         attempt = ChildAttempt(task, record, started_ns=started_ns, send=self._send)
         threads = set(threading.enumerate())
         outcome = self._outcome(task, record, attempt)
-        threads_left = False
+        left = False
         if attempt.stop_reason is not None:
             self._end_started()
-            threads_left = not threads.issuperset(threading.enumerate())
+            left = not threads.issuperset(threading.enumerate())
+        left = not self._streams.settle() or left
         attempt.close()
         run_ns = boot_ns() - started_ns
         shown = record.sample() if record.has_progress() else None
@@ -107,11 +113,11 @@ class SyncChild:
             run_ns=run_ns,
             cpu_ns=time.process_time_ns() - cpu_ns,
             gc_ns=self._words[GC_NS] - gc_ns,
-            threads_left=threads_left,
+            left_running=left,
         )
-        if not task.last and not threads_left:
+        if not task.last and not left:
             self._tell(self._hygiene.ran(run_ns))
-        return not threads_left
+        return not left
 
     def _outcome(self, task: wire.Task, record: Record, attempt: ChildAttempt) -> Outcome:
         call = execution.prepare(self._handlers.get(task.type), task.type, task.payload)

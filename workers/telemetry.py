@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 import structlog
@@ -121,8 +122,8 @@ class Telemetry:
         lasting = told.lasting if told is not None else None
         if holding.emits is not None:
             holding.emits.tell_gap(holding.events)
-        while holding.events or holding.checkpoint:
-            lasting = self._send(holding)
+        while holding.events or holding.checkpoint or _prints(holding, ends=True):
+            lasting = self._send(holding, ends=True)
         return lasting if lasting is not None and not lasting.done() else None
 
     def _track(self, child: ChildProcess) -> Track:
@@ -150,7 +151,7 @@ class Telemetry:
             return
         if holding.emits is not None:
             holding.emits.tell_gap(holding.events)
-        report: dict[str, bytes | str] = {}
+        report: dict[str, Any] = {}
         if task.progress is not None and task.progress.at_ns != told.progress_at_ns:
             report["progress"] = self._progress(holding, told, task.progress, track.now_ns)
         if verdict != told.health:
@@ -158,7 +159,7 @@ class Telemetry:
         if track.numbers is not None and track.now_ns - told.effort_ns >= EFFORT_EVERY_NS:
             told.effort_ns = track.now_ns
             report["effort"] = holding.effort = self._effort_so_far(holding, track, sample, task, shared=shared)
-        if report or holding.events or holding.checkpoint:
+        if report or holding.events or holding.checkpoint or _prints(holding):
             self._send(holding, **report)
 
     def _progress(self, holding: Holding, told: _Told, progress: Progress, now_ns: int) -> bytes:
@@ -194,8 +195,10 @@ class Telemetry:
             return Health.COMPUTING if work else told.health
         return UNKNOWN if verdict is None and told.health else verdict or ""
 
-    def _send(self, holding: Holding, **fields: bytes | str) -> asyncio.Future[str | None]:
+    def _send(self, holding: Holding, *, ends: bool = False, **fields: Any) -> asyncio.Future[str | None]:
         holding.reports += 1
+        output = holding.output
+        logs, logs_lost = output.take(holding.task.attempt, whole=ends) if output is not None else ([], 0)
         events = _first_events(holding)
         checkpoint, holding.checkpoint = holding.checkpoint, b""
         item = Report(
@@ -204,9 +207,11 @@ class Telemetry:
             number=holding.reports,
             checkpoint=checkpoint,
             events=events,
-            **fields,  # type: ignore[arg-type]
+            logs=logs,
+            logs_lost=logs_lost,
+            **fields,
         )
-        lasting = bool(events or checkpoint)
+        lasting = bool(events or checkpoint or logs or logs_lost)
         answer = self._outbox.report(holding.task.partition, item, lasting=lasting)
 
         told = self._told.setdefault(holding, _Told(event_ns=boot_ns()))
@@ -241,6 +246,10 @@ def _first_events(holding: Holding) -> list[tuple[str, bytes]]:
         own = [len(data) for name, data in holding.events if name == "custom"]
         holding.emits.written(len(own), sum(own))
     return taken
+
+
+def _prints(holding: Holding, *, ends: bool = False) -> bool:
+    return holding.output is not None and holding.output.waits(whole=ends)
 
 
 def _less(now: int | None, before: int | None) -> int | None:

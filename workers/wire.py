@@ -56,6 +56,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     slot: int
     stack: int
     """Where faulthandler writes."""
+    log: int
+    """The service's log."""
+    mark: str
+    """Begins every frame in its output."""
+    readers: tuple[int, ...]
+    """The supervisor's ends of its output."""
     python_path: str | None
     """PYTHONPATH as handlers, and what they start, are to see it."""
     root: str | None
@@ -157,8 +163,9 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag_field
     gc_ns: int = 0
     emitted: int = 0
     """The `n` of its last event."""
-    threads_left: bool = False
-    """Threads of a stopped handler run on: the child receives nothing more, and is to be killed before this is told."""
+    left_running: bool = False
+    """Threads of a stopped handler run on, or something goes on printing: the child receives nothing more, and is to be
+    killed before this is told."""
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="refused"):
@@ -209,7 +216,19 @@ class TaskStack(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", 
     """It is about to be stopped at its timeout: this is what its error shows."""
 
 
-Message = Ready | StartFailed | Done | Refused | Emitted | Checkpoint | Unclean | TaskStack
+class Printed(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="printed"):
+    """Output of a task, as the supervisor reads it from the child's pipes. From the child itself: read them now."""
+
+    seq: int
+    """0: of no task."""
+    stream: str
+    """`stdout`, `stderr`, or `log` for Python's loggers."""
+    data: bytes
+    dropped: int = 0
+    """Bytes that found no room in the pipe."""
+
+
+Message = Printed | Ready | StartFailed | Done | Refused | Emitted | Checkpoint | Unclean | TaskStack
 Order = Task | Finish | AskStack
 
 _encode = msgspec.msgpack.Encoder().encode

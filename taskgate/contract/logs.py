@@ -30,8 +30,16 @@ class _Lenient:
             self._stream.flush()
 
 
-def configure(log_format: LogFormat = "auto", level: str = "info", stream: TextIO = sys.stderr) -> None:
-    """Send every log line of this process to `stream`; `auto` is console on a terminal, else JSON."""
+def configure(
+    log_format: LogFormat = "auto",
+    level: str = "info",
+    stream: TextIO = sys.stderr,
+    before: structlog.typing.Processor | None = None,
+) -> None:
+    """Send every log line of this process to `stream`; `auto` is console on a terminal, else JSON.
+
+    `before`: what may take a line before it is rendered.
+    """
     console = log_format == "console" or (log_format == "auto" and stream.isatty())
     numeric = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
@@ -39,7 +47,12 @@ def configure(log_format: LogFormat = "auto", level: str = "info", stream: TextI
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     structlog.configure(
-        processors=[*shared, structlog.processors.format_exc_info, *_rendered(console, stream)],
+        processors=[
+            *shared,
+            structlog.processors.format_exc_info,
+            *([] if before is None else [before]),
+            *_rendered(console, stream),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),
         logger_factory=_factory(console, stream),
         cache_logger_on_first_use=True,

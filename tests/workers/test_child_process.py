@@ -14,6 +14,7 @@ import pytest
 from tests.workers.conftest import JOBS, WITHIN_S, Watched, until
 from workers import wire
 from workers.children import ChildSpec, child_environment
+from workers.frames import new_mark
 from workers.slot import Slot
 
 Child = Callable[..., Watched]
@@ -90,18 +91,22 @@ def test_an_idle_child_ends_by_itself_when_its_supervisor_hangs_up(kind: Literal
     ours.setblocking(True)
     slot = Slot.create(1)
     stack_reader, stack = os.pipe()
+    log = os.dup(2)
     start = wire.Start(
         spec=ChildSpec(kind=kind, handlers=(JOBS,)),
         parent=os.getpid(),
         socket=childs.fileno(),
         slot=slot.fd,
         stack=stack,
+        log=log,
+        mark=new_mark().decode(),
+        readers=(),
         python_path=None,
         root=None,
     )
     with subprocess.Popen(
         [sys.executable, "-m", "workers.child", msgspec.json.encode(start).decode()],
-        pass_fds=(start.socket, start.slot, start.stack),
+        pass_fds=(start.socket, start.slot, start.stack, start.log),
     ) as process:
         childs.close()
         assert isinstance(wire.receive_message(ours), wire.Ready)
@@ -111,6 +116,7 @@ def test_an_idle_child_ends_by_itself_when_its_supervisor_hangs_up(kind: Literal
         assert process.wait(20) == 0
     slot.close()
     os.close(stack)
+    os.close(log)
     os.close(stack_reader)
 
 

@@ -277,7 +277,7 @@ async def test_a_child_takes_no_task_beside_threads_of_a_stopped_one(child: Chil
 
     watched.process.soft_stop(stopped, StopReason.TIMEOUT)
     done = await watched.done(stopped)
-    assert (done.outcome, done.threads_left) == ("timeout", True)
+    assert (done.outcome, done.left_running) == ("timeout", True)
 
     await watched.exited
     assert watched.process.received() == stopped
