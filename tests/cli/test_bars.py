@@ -35,7 +35,7 @@ def drawn(*tasks: dict[str, Any], width: int) -> list[str]:
 
 
 def test_a_wide_line_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([100.0, 100.0, 102.0, 102.0])
+    clock = iter([100.0, 100.0, 102.0, 102.0, 200.0, 200.0])
     monkeypatch.setattr("taskgate.cli.meters.monotonic", lambda: next(clock))
     later = {**BUSY, "progress": {**BUSY["progress"], "current": 70, "percent": 70}, "effort": {"cpu_ms": 2900}}
     [line] = drawn(BUSY, later, width=160)
