@@ -5,6 +5,7 @@ from signal import SIGKILL
 from typing import NamedTuple
 
 from workers.children import ChildProcess, Exit
+from workers.dumps import parse
 from workers.holdings import Holding
 
 
@@ -27,5 +28,7 @@ def judge(child: ChildProcess, held: Sequence[Holding], how: Exit, *, paused: bo
         return Verdict([], known=False)
     if paused and how.signal == SIGKILL:
         return Verdict(list(held), known=True)
+    if how.stack and not parse(how.stack).struck_main:  # in a thread of one of its tasks: the noted one or another
+        return Verdict([], known=False)
     guilty = [each for each in held if each.seq == child.noted()]
     return Verdict(guilty, known=bool(guilty))

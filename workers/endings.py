@@ -77,7 +77,12 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def after_death(holding: Holding, how: Exit, *, kind: ErrorKind, message: str, pid: int) -> bytes:
+def with_stack(error: bytes, stack: str) -> bytes:
+    """A child's own error, and where the task was; `stack` "" is not known."""
+    return _json(msgspec.json.decode(error) | {"stack": stack}) if stack else error
+
+
+def after_death(holding: Holding, how: Exit, *, kind: ErrorKind, message: str, pid: int, stack: str) -> bytes:
     """The error of an attempt whose child died under it."""
     more: dict[str, object] = {
         "exit_code": how.code,
@@ -85,8 +90,8 @@ def after_death(holding: Holding, how: Exit, *, kind: ErrorKind, message: str, p
         "pid": pid,
         "rss_peak_bytes": max(how.rss_peak_bytes or 0, holding.rss_peak) or None,
     }
-    if how.stack:
-        more["stack"] = how.stack
+    if stack:
+        more["stack"] = stack
     return error_json(kind, message, attempt=holding.task.attempt, **more)
 
 

@@ -11,6 +11,8 @@ FILL_BYTES_PER_S = 4 * 1024**3
 """No task fills memory faster: writing fresh pages runs at 1 to 3 GB/s."""
 SHORTEST_S, LONGEST_S = 0.005, 0.25
 """Between two looks."""
+SPARED_S = 0.01
+"""For its stack, one that is over its limit lives on for so long, if it cannot take much more until then."""
 
 
 class MemoryWatch:
@@ -21,8 +23,9 @@ class MemoryWatch:
     """
 
     def __init__(
-        self, holdings: Holdings, *, types: Mapping[str, TypeInfo], over_limit: Callable[[Holding, int], None]
+        self, holdings: Holdings, *, types: Mapping[str, TypeInfo], over_limit: Callable[[Holding, int, float], None]
     ) -> None:
+        """`over_limit`: told what it uses, and for how long it can be spared."""
         self._holdings = holdings
         self._types = types
         self._over_limit = over_limit
@@ -51,7 +54,7 @@ class MemoryWatch:
             holding.rss_peak = max(holding.rss_peak, used)
             limit = limits.get(running)
             if limit is not None and used > _most(limit) and (used := child.memory.exact()) > _most(limit):
-                self._over_limit(holding, used)
+                self._over_limit(holding, used, min(SPARED_S, (limit * 1.15 - used) / FILL_BYTES_PER_S))
         wait_s = (min(limits.values()) - used) / FILL_BYTES_PER_S
         self._loop.call_later(min(LONGEST_S, max(SHORTEST_S, wait_s)), self._look, child)
 

@@ -30,9 +30,10 @@ from workers.output import Captured
 from workers.pool import Pool
 from workers.procstat import OomKills
 from workers.slot import Progress, boot_ns
+from workers.stacks import Stacks
 from workers.stops import Stops
 from workers.telemetry import Telemetry
-from workers.wire import Checkpoint, Done, Emitted, HandlerInfo, Message, Printed, Ready, Refused
+from workers.wire import Checkpoint, Done, Emitted, HandlerInfo, Message, Printed, Ready, Refused, TaskStack
 
 log = structlog.get_logger()
 
@@ -82,6 +83,9 @@ class Runner:
         self._alone = self._pool("async", 0, 1, alone=True)
         self._alone_until_s = 0.0
         self.pools = {"sync": self._sync, "async": self._async, "alone": self._alone}
+        self.stacks = Stacks(
+            self.holdings, worker_id=worker_id, now_ms=now_ms, paused=lambda: guard.paused, publish=store.notify
+        )
         self.telemetry = Telemetry(
             self.holdings,
             outbox,
@@ -90,9 +94,10 @@ class Runner:
             paused=lambda: guard.paused,
             stall_after_s=settings.stall_after_s,
             stale=self._stale,
+            stalled=self.stacks.stalled,
         )
         self.ends = Ends(settings, self.holdings, outbox, self.telemetry, handlers=self.handlers, worker_id=worker_id)
-        self._stops = Stops(self.holdings, self.ends.facts, paused_ns=lease.paused_ns)
+        self._stops = Stops(self.holdings, self.stacks, self.ends.facts, paused_ns=lease.paused_ns)
         self.handover = HandOver(
             self.pools,
             self.holdings,
@@ -170,8 +175,8 @@ class Runner:
             if child.load:
                 child.kill()
 
-    def _over_memory(self, holding: Holding, rss_bytes: int) -> None:
-        self._stops.over_memory(holding, rss_bytes)
+    def _over_memory(self, holding: Holding, rss_bytes: int, left_s: float) -> None:
+        self._stops.over_memory(holding, rss_bytes, left_s)
 
     def _stale(self, holding: Holding) -> None:
         self.ends.count_stale(holding)
@@ -191,6 +196,8 @@ class Runner:
             case Checkpoint(seq, data):
                 if holding := self.holdings.of(child, seq):
                     holding.checkpoint = data
+            case TaskStack():
+                self.stacks.heard(child, message)
             case Refused(seq):
                 if holding := self.holdings.of(child, seq):
                     self.ends.hand_back(holding, reason="deadline", ran=False)
@@ -262,7 +269,7 @@ class Runner:
             holding,
             endings.outcome_of(done),
             result=done.result,
-            error=b"" if done.outcome == "canceled" else done.error,
+            error=self._error_of(holding, done),
             retry_after_s=done.retry_after_s,
             progress=self._shown(progress),
             effort=effort,
@@ -272,6 +279,11 @@ class Runner:
 
     def _shown(self, progress: Progress | None) -> bytes:
         return b"" if progress is None else progress.json(now_ms=self._now_ms(), now_ns=boot_ns())
+
+    def _error_of(self, holding: Holding, done: Done) -> bytes:
+        if done.outcome == "timeout":
+            return endings.with_stack(done.error, self.stacks.of_end(holding))
+        return b"" if done.outcome == "canceled" else done.error
 
     def _another_schema(self, holding: Holding) -> bool:
         info = self.types.get(holding.task.spec.type)
@@ -320,10 +332,11 @@ class Runner:
             self.ends.finish(holding, "canceled", progress=self._shown(progress), effort=effort)
             return
         kind, message = endings.cause_of_death(holding, child, how, oom=oom, lease=self._guard.paused)
+        stack = self.stacks.of_death(holding, child, how)
         self.ends.finish(
             holding,
             "retry",
-            error=endings.after_death(holding, how, kind=kind, message=message, pid=child.pid),
+            error=endings.after_death(holding, how, kind=kind, message=message, pid=child.pid, stack=stack),
             retry_after_s=0.0 if kind is ErrorKind.LEASE else None,
             progress=self._shown(progress),
             effort=effort,

@@ -91,10 +91,10 @@ class Stacks:
             self._begin(holding, child)
 
     def before_kill(self, holding: Holding, child: ChildProcess, kill: Callable[[], None], *, within_s: float) -> None:
-        """Call `kill` as soon as its stack is here, at the latest `within_s` from now; not when it ends by itself."""
+        """Call `kill` as soon as its stack is here, at the latest `within_s` from now; it may have ended by then."""
 
         def strike(*_: object) -> None:
-            if not holding.ending and child.exit is None and not child.killed:
+            if child.exit is None and not child.killed:
                 kill()
 
         dump = self._begin(holding, child) if within_s > 0 else None
@@ -102,7 +102,7 @@ class Stacks:
             kill()
             return
         dump.add_done_callback(strike)
-        holding.timers.append(self._loop.call_later(within_s, strike))
+        self._loop.call_later(within_s, strike)
 
     def of_end(self, holding: Holding) -> str:
         """Of an attempt that its child says has timed out: where it was then."""
@@ -136,7 +136,7 @@ class Stacks:
 
     async def _answer(self, task_id: str, request: str, channel: str) -> None:
         holding = self._holdings.get(task_id)
-        at_ms, found = (self._now_ms(), Found(reason="ended")) if holding is None else await self._shared(holding)
+        at_ms, found = (self._now_ms(), Found(reason="ended")) if holding is None else await self.of(holding)
         answer = StackAnswer(
             task_id=task_id,
             attempt=0 if holding is None else holding.task.attempt,
@@ -153,11 +153,12 @@ class Stacks:
             log.info("a stack could not be told", task_id=task_id, error=str(error))
 
     async def _tell_stall(self, holding: Holding) -> None:
-        _, found = await self._shared(holding)
+        _, found = await self.of(holding)
         if not holding.ending:
             holding.events.append(("stalled", found.event()))
 
-    def _shared(self, holding: Holding) -> "asyncio.Task[tuple[int, Found]]":
+    def of(self, holding: Holding) -> "asyncio.Task[tuple[int, Found]]":
+        """Where it is, and when that was."""
         if (flight := self._flights.get(holding)) is None:
             flight = self._flights[holding] = asyncio.ensure_future(self._take(holding))
             flight.add_done_callback(lambda _: self._loop.call_later(SHARED_S, self._flights.pop, holding, None))

@@ -12,6 +12,7 @@ from workers import endings
 from workers.children import ChildProcess, StopReason
 from workers.holdings import Holding, Holdings
 from workers.slot import boot_ns
+from workers.stacks import KILL_S, Stacks
 
 log = structlog.get_logger()
 
@@ -24,9 +25,15 @@ class Stops:
     """Timers and signals only; how the attempt then ends is its child's word or its child's death."""
 
     def __init__(
-        self, holdings: Holdings, facts: Callable[[Holding], dict[str, Any]], *, paused_ns: Callable[[], int]
+        self,
+        holdings: Holdings,
+        stacks: Stacks,
+        facts: Callable[[Holding], dict[str, Any]],
+        *,
+        paused_ns: Callable[[], int],
     ) -> None:
         self._holdings = holdings
+        self._stacks = stacks
         self._facts = facts
         self._paused_ns = paused_ns
         self._loop = asyncio.get_running_loop()
@@ -50,6 +57,8 @@ class Stops:
             holding.steps = holding.child.steps()
         holding.stop, holding.stop_paused_ns = reason, self._paused_ns()
         holding.events.append(endings.stopping_event(reason, grace_s))
+        if reason is StopReason.TIMEOUT:
+            self._stacks.at_timeout(holding)
         holding.child.soft_stop(holding.seq, reason)
         if kill:
             self._later(holding, grace_s, partial(self._kill, holding, holding.child))
@@ -59,13 +68,18 @@ class Stops:
         holding.killed = True
         holding.events.append(endings.killed_event(reason))
 
-    def over_memory(self, holding: Holding, rss_bytes: int) -> None:
-        """It passed its limit: no soft signal helps against that."""
-        if holding.child is not None and holding.killed_as is None:
+    def over_memory(self, holding: Holding, rss_bytes: int, left_s: float) -> None:
+        """It passed its limit: no soft signal helps against that. `left_s`: until even that would be too late."""
+        if (child := holding.child) is not None and holding.killed_as is None:
             log.warning("over its memory limit, killing", rss_bytes=rss_bytes, **self._facts(holding))
             holding.killed_as = ErrorKind.MEMORY
-            self.killed(holding, "memory")
-            holding.child.kill()
+
+            def kill() -> None:
+                if not holding.ending:
+                    self.killed(holding, "memory")
+                    child.kill()
+
+            self._stacks.before_kill(holding, child, kill, within_s=left_s)
 
     def _timed_out(self, holding: Holding) -> None:
         """Timers count from the hand-over: one that stood in a pipeline gets the rest of its time."""
@@ -102,6 +116,16 @@ class Stops:
     def _kill_blocker(self, holding: Holding, child: ChildProcess) -> None:
         """No task has made a step since the soft signal, so it was not heard: who blocks the loop is to blame."""
         blocker = holding if child.spec.alone else self._holdings.of(child, child.noted())
+        if blocker is None:
+            self._end_blocked(holding, child, None)
+        else:
+            kill = partial(self._end_blocked, holding, child, blocker)
+            self._stacks.before_kill(blocker, child, kill, within_s=KILL_S)
+
+    def _end_blocked(self, holding: Holding, child: ChildProcess, blocker: Holding | None) -> None:
+        if child.steps() != holding.steps:  # it goes on: nobody blocks it any more
+            self._kill(holding, child)
+            return
         if blocker is None:
             child.blocked = True
         elif blocker is not holding:

@@ -259,6 +259,8 @@ class Supervisor:
         match message.split():
             case ["cancel", task_id]:
                 self._runner.cancel(task_id)
+            case ["stack", task_id, request, channel]:
+                self._runner.stacks.answer(task_id, request, channel)
             case ["due", at]:
                 for partition in self._store.partitions:
                     self._agenda.next_due(partition, int(at))

@@ -29,6 +29,8 @@ NS_OF_A_MS = 1_000_000
 UNKNOWN = "unknown"
 """As the record says it; readers see null."""
 
+_ENDS_A_STALL = (Health.COMPUTING, Health.WAITING)
+
 
 @dataclass(slots=True)
 class _Told:
@@ -41,6 +43,8 @@ class _Told:
     event_ns: int = 0
     steps: int = 0
     """Of an async task, when its health was judged last."""
+    stalled: bool = False
+    """A stall is told once, until it is seen to be over."""
     sent: asyncio.Future[str | None] | None = None
     """The last report: the next one waits for its answer, and then says it better."""
     lasting: asyncio.Future[str | None] | None = None
@@ -60,6 +64,7 @@ class Telemetry:
         paused: Callable[[], bool],
         stall_after_s: float,
         stale: Callable[[Holding], None],
+        stalled: Callable[[Holding], None] = lambda _: None,
     ) -> None:
         self._holdings = holdings
         self._outbox = outbox
@@ -68,6 +73,7 @@ class Telemetry:
         self._paused = paused
         self._stall_after_ms = stall_after_s * 1000
         self._stale = stale
+        self._stalled = stalled
         self._tracks: dict[ChildProcess, Track] = {}
         self._told: dict[Holding, _Told] = {}
 
@@ -154,6 +160,9 @@ class Telemetry:
         report: dict[str, Any] = {}
         if task.progress is not None and task.progress.at_ns != told.progress_at_ns:
             report["progress"] = self._progress(holding, told, task.progress, track.now_ns)
+        if verdict == Health.STALLED and not told.stalled:
+            self._stalled(holding)
+        told.stalled = verdict == Health.STALLED or (told.stalled and verdict not in _ENDS_A_STALL)
         if verdict != told.health:
             report["health"] = told.health = verdict
         if track.numbers is not None and track.now_ns - told.effort_ns >= EFFORT_EVERY_NS:

@@ -13,7 +13,9 @@ from taskgate.contract.models import Claimed, TaskSpec
 from tests.conftest import eventually
 from workers import wire
 from workers.children import ChildProcess, ChildSpec, Exit
+from workers.holdings import Holdings
 from workers.slot import Progress, boot_ns
+from workers.stacks import Stacks
 
 JOBS = "tests.workers.jobs"
 FOREVER_NS = 10**12
@@ -36,6 +38,7 @@ def claimed(
     attempt: int = 1,
     checkpoint: bytes = b"",
     timeout_s: float = 60,
+    tenant: str = "default",
 ) -> Claimed:
     return Claimed(
         partition=0,
@@ -43,7 +46,7 @@ def claimed(
         attempt=attempt,
         created_ms=0,
         claimed_ms=0,
-        spec=TaskSpec(id=new_task_id(), type=task_type, timeout_s=timeout_s),
+        spec=TaskSpec(id=new_task_id(), type=task_type, timeout_s=timeout_s, tenant=tenant),
         payload=json.dumps(payload).encode() if raw is None else raw,
         checkpoint=checkpoint,
     )
@@ -54,6 +57,7 @@ class Watched:
 
     def __init__(self, spec: ChildSpec) -> None:
         self.messages: list[wire.Message] = []
+        self.heard: Callable[[wire.Message], None] = lambda _: None
         self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         self._news = asyncio.Event()
         self.process = ChildProcess.start(spec, on_message=self._said, on_exit=self._ended)
@@ -98,11 +102,20 @@ class Watched:
     def _said(self, _: ChildProcess, message: wire.Message) -> None:
         assert not self.exited.done()
         self.messages.append(message)
+        self.heard(message)
         self._news.set()
 
     def _ended(self, _: ChildProcess, ended: Exit) -> None:
         self.exited.set_result(ended)
         self._news.set()
+
+
+def stacks_of(holdings: Holdings, *, paused: bool = False) -> Stacks:
+    """Of children without a supervisor; nobody is answered."""
+
+    async def publish(_channel: str, _message: str) -> None: ...
+
+    return Stacks(holdings, worker_id="w1", now_ms=lambda: 0, paused=lambda: paused, publish=publish)
 
 
 def error(done: wire.Done) -> dict[str, Any]:

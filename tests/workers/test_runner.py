@@ -164,7 +164,7 @@ async def test_what_passes_its_memory_limit_in_a_drain_is_charged(runner: Runner
     holding = runner.holdings.get(task_id)
     assert holding is not None
     runner.drain(60)
-    runner._stops.over_memory(holding, 1 << 30)
+    runner._stops.over_memory(holding, 1 << 30, 0.01)
 
     await until(lambda: not len(runner.holdings))
     record = await read(store, task_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from taskgate.contract.states import ErrorKind
-from tests.workers.conftest import Watched, claimed, reported, until
+from tests.workers.conftest import Watched, claimed, reported, stacks_of, until
 from workers.holdings import Holding, Holdings
 from workers.slot import StopReason, boot_ns
 from workers.stops import Stops
@@ -22,7 +22,10 @@ class Held:
         self.watched = watched
         self.holdings = Holdings()
         self.paused_ns = 0
-        self.stops = Stops(self.holdings, lambda holding: {"task_id": holding.id}, paused_ns=lambda: self.paused_ns)
+        self.stacks = stacks_of(self.holdings)
+        self.stops = Stops(
+            self.holdings, self.stacks, lambda holding: {"task_id": holding.id}, paused_ns=lambda: self.paused_ns
+        )
 
     def hand(self, task_type: str, payload: object = None) -> Holding:
         holding = Holding(claimed(task_type, payload))

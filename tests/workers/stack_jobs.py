@@ -1,0 +1,148 @@
+"""Handlers that are found where they are."""
+
+import asyncio
+import ctypes
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Generator
+from pathlib import Path
+from typing import Any
+
+from taskgate import Attempt, handler
+
+
+@handler("stands")
+def stands(payload: str, attempt: Attempt) -> None:
+    """In `inner`, beside a thread, until a file is there."""
+    threading.Thread(target=beside, args=[payload]).start()
+    outer(payload, attempt)
+
+
+def outer(until: str, attempt: Attempt) -> None:
+    inner(until, attempt)
+
+
+def inner(until: str, attempt: Attempt) -> None:
+    attempt.progress(1)
+    while not Path(until).exists():
+        time.sleep(0.01)
+
+
+def beside(until: str) -> None:
+    while not Path(until).exists():
+        time.sleep(0.01)
+
+
+@handler("deep")
+def deep(payload: int, attempt: Attempt) -> None:
+    deeper(payload, attempt)
+
+
+def deeper(n: int, attempt: Attempt) -> None:
+    if n:
+        deeper(n - 1, attempt)
+    attempt.progress(1)
+    time.sleep(60)
+
+
+@handler("takes_the_signal")
+def takes_the_signal(payload: Any, attempt: Attempt) -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    attempt.progress(1)
+    time.sleep(60)
+
+
+@handler("async.stands")
+async def async_stands(payload: str, attempt: Attempt) -> None:
+    """Awaits two tasks, one in a generator and one in a thread, through coroutines and an awaitable of its own."""
+    walk = asyncio.create_task(walks(), name="walk")
+    call = asyncio.create_task(calls(payload), name="call")
+    asyncio.create_task(idles(), name="idle")  # noqa: RUF006
+    await asyncio.sleep(0.01)
+    attempt.progress(1)
+    await Own(asyncio.gather(walk, call))
+
+
+async def walks() -> None:
+    async for _ in steps():
+        pass
+
+
+async def steps() -> AsyncIterator[int]:
+    await asyncio.sleep(60)
+    yield 1
+
+
+async def calls(until: str) -> None:
+    await asyncio.to_thread(beside, until)
+
+
+async def idles() -> None:
+    await asyncio.sleep(60)
+
+
+class Own:
+    def __init__(self, awaited: Awaitable[Any]) -> None:
+        self._awaited = awaited
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return (yield from self._awaited.__await__())
+
+
+@handler("async.neighbour")
+async def async_neighbour(payload: Any, attempt: Attempt) -> None:
+    attempt.progress(1)
+    await neighbours_secret()
+
+
+async def neighbours_secret() -> None:
+    await asyncio.sleep(60)
+
+
+@handler("async.holds")
+async def async_holds(payload: float, attempt: Attempt) -> None:
+    attempt.progress(1)
+    await asyncio.sleep(0)
+    holds_the_loop(payload)
+
+
+def holds_the_loop(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@handler("async.swallows_elsewhere")
+async def async_swallows(payload: Any, attempt: Attempt) -> None:
+    """Asked to stop, it goes on elsewhere."""
+    attempt.progress(1)
+    while True:
+        try:
+            await before_the_stop()
+        except asyncio.CancelledError:
+            await after_the_stop()
+
+
+async def before_the_stop() -> None:
+    await asyncio.sleep(60)
+
+
+async def after_the_stop() -> None:
+    await asyncio.sleep(60)
+
+
+@handler("async.segfaults")
+async def async_segfaults(payload: str, attempt: Attempt) -> None:
+    """Itself, or in a thread."""
+    await asyncio.sleep(0)
+    if payload == "itself":
+        segfault()
+    await asyncio.to_thread(segfault)
+
+
+@handler("segfaults")
+def segfaults(payload: Any) -> None:
+    segfault()
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
