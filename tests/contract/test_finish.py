@@ -56,6 +56,17 @@ async def test_a_success_keeps_the_result_and_the_last_numbers(store: Store, w1:
     assert (record.finished_ms, record.purge_ms, record.health) == (clock.now, clock.now + DAY_MS, "")
 
 
+@pytest.mark.parametrize("outcome", ["succeeded", "failed", "retry"])
+async def test_the_last_progress_comes_before_the_end_in_the_stream(store: Store, w1: Hand, outcome: str) -> None:
+    task = await _running(store, w1)
+    await w1.report(task, progress=b'{"percent":1}')
+    await w1.finish(task, outcome, progress=b'{"percent":100}')
+
+    *_, progress, status = await store.events(task.id)
+    assert (progress.name, progress.data, status.name) == ("progress", b'{"percent":100}', "status")
+    assert [progress.seq, status.seq, (await read(store, task.id)).version] == [4, 5, 5]
+
+
 async def test_a_success_forgets_the_error_and_checkpoint_of_attempts_before(
     store: Store, w1: Hand, redis_client: Redis
 ) -> None:

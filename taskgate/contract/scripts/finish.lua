@@ -40,6 +40,8 @@ local function finish(item)
     end
     if progress ~= "" then
         fields[#fields + 1], fields[#fields + 2] = "progress", progress
+        tell(id, "progress", task.version, progress) -- the last value comes before the end
+        task.version = task.version + 1
     end
     if effort ~= "" then
         fields[#fields + 1], fields[#fields + 2] = "effort", effort
