@@ -25,6 +25,7 @@ _PUBLIC = ("/livez", "/readyz", "/healthz", "/docs", "/openapi.json", "/problems
 
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _DRAINING_RETRY_S = 1
+_READS = ("GET", "HEAD")
 _LISTS = (b"prefer", b"if-none-match", b"cache-control")
 """Headers that are lists and may come in several lines, of which a dict keeps the last."""
 
@@ -84,17 +85,20 @@ class Door:
         if self._key is not None and not path.startswith(_PUBLIC):
             self._check_key(headers.get(b"authorization"))
         caller = Caller(self._tenant(headers), request_id)
-        if path == "/tasks":
+        if path == "/tasks" and method not in _READS:
             if method != "POST":
-                raise Problem("method-not-allowed", headers={"Allow": "POST"})
+                raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD, POST"})
             self._check_serving()
             body = await read_body(receive, headers, self._max_body)
             if b"content-encoding" in headers or b"idempotency-key" in headers:
                 _check_lines(scope["headers"])
             return await self.gateway.submit(body, caller, headers, receive)
         if path.startswith("/tasks/") and "/" not in (task_id := path[7:]):
-            if method not in ("GET", "HEAD"):
-                raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD"})
+            if method == "DELETE":
+                await self._pass_on(scope, caller, headers, receive, send)
+                return None
+            if method not in _READS:
+                raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD, DELETE"})
             return await self.gateway.status(task_id, caller, headers, scope["query_string"], receive)
         await self._pass_on(scope, caller, headers, receive, send)
         return None

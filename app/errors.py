@@ -40,11 +40,14 @@ KINDS: dict[str, Kind] = {
         422, "Idempotency key reused", "The key was used with another body. The task accepted under it is not touched."
     ),
     "internal-error": Kind(500, "Internal error", "A fault of the service, logged under the request id."),
+    "invalid-cursor": Kind(
+        400, "Invalid cursor", "A cursor continues the list that it was given for, with the same filters; start anew."
+    ),
     "invalid-json": Kind(400, "Invalid JSON", "The body is not JSON in UTF-8 as RFC 8259 defines it."),
     "method-not-allowed": Kind(405, "Method not allowed", "The `Allow` header lists what this path answers."),
     "not-cancelable": Kind(409, "Not cancelable", "The task has already ended in another way."),
     "not-dead": Kind(409, "Not a dead letter", "Only failed tasks can be redriven."),
-    "not-finished": Kind(409, "Not finished", "There is no result before the task has ended."),
+    "not-finished": Kind(409, "Not finished", "The task has not ended: it has no result yet, and cannot be deleted."),
     "not-found": Kind(404, "Not found", "Nothing of yours has this address."),
     "queue-full": Kind(
         429,

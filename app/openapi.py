@@ -6,6 +6,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from app import logs
 from app.envelope import Envelope
 from app.view import TaskView, encode
 
@@ -31,7 +32,9 @@ def document(api: FastAPI) -> bytes:
         "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "TASKGATE_API_KEY, where set"}},
     }
     found["security"] = [{}, {"key": []}]
-    found["paths"] = _hot(task, envelope) | found["paths"]
+    for path, operations in _hot(task, envelope).items():
+        found["paths"][path] = operations | found["paths"].get(path, {})
+    found["paths"]["/tasks"]["get"]["responses"] = {"200": _page(task)}
     refused = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
     answers = _answers(task)
     for path, operations in found["paths"].items():
@@ -62,6 +65,7 @@ def _answers(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "200": {"description": "The result", "content": {"application/json": {}}},
             "204": {"description": "It ended without one; X-Task-Status says how"},
         },
+        "/tasks/{task_id}/logs": {"200": logs.ANSWER},
         "/tasks/{task_id}/events": {
             "200": {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
             "204": {"description": "The end was seen: do not come back"},
@@ -77,6 +81,15 @@ def _answers(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "/tasks/{task_id}/redrive": {"202": {"description": "It waits again", "content": shown}},
         "/problems/{slug}": {"200": {"description": "Its meaning", "content": {"text/plain": {}}}},
     }
+
+
+def _page(task: dict[str, Any]) -> dict[str, Any]:
+    page = {
+        "type": "object",
+        "required": ["items", "next_cursor"],
+        "properties": {"items": {"type": "array", "items": task}, "next_cursor": {"type": ["string", "null"]}},
+    }
+    return {"description": "A page", "content": {"application/json": {"schema": page}}}
 
 
 def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:

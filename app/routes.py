@@ -47,7 +47,12 @@ def _task(snapshot: Snapshot, status: int = 200) -> Response:
     return _json(snapshot.body, status, {"X-Task-ID": snapshot.record.id})
 
 
-@router.get("/tasks", tags=["tasks"], summary="Your tasks, newest first")
+@router.get(
+    "/tasks",
+    tags=["tasks"],
+    summary="Your tasks, newest first",
+    openapi_extra={"parameters": listing.PARAMETERS},
+)
 async def tasks(request: Request, parts: Parts, who: Who) -> Response:
     """Pages by `next_cursor`, which is null at the end, or the `Link` header.
 
@@ -69,7 +74,7 @@ async def delete(task_id: str, parts: Parts, who: Who) -> Response:
 
     Another gateway process may show it for up to 10 s more.
     """
-    _require_id(task_id)
+    await parts.snapshots.fresh(task_id, who.tenant)
     await parts.store.delete(task_id, tenant=who.tenant)
     await parts.snapshots.forget(task_id)
     return Response(status_code=204)

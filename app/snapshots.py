@@ -84,6 +84,10 @@ class Snapshots:
         read = await asyncio.gather(*map(self._read, task_ids))
         return [one for one in read if one is not None]
 
+    async def forget(self, task_id: str) -> None:
+        """Of a task that was deleted: also what reads that were under way then bring, since reads keep their order."""
+        await self._read(task_id)
+
     def _owned(self, task_id: str, snapshot: Snapshot | None, tenant: str) -> Snapshot:
         if snapshot is not None and snapshot.record.spec.tenant == tenant:
             return snapshot

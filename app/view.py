@@ -128,7 +128,10 @@ def task_json(record: TaskRecord) -> bytes:
 def progress_view(record: TaskRecord) -> Progress | None:
     if not record.progress:
         return None
-    stored = _progress(record.progress)
+    try:
+        stored = _progress(record.progress)
+    except msgspec.DecodeError:
+        return None  # one broken record must not keep a whole list from being shown
     return Progress(
         current=stored.current,
         total=stored.total,

@@ -189,12 +189,15 @@ async def test_openapi_describes_every_route(http: httpx.AsyncClient) -> None:
     document = (await http.get("/openapi.json")).json()
     operations = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     assert operations == {
+        ("GET", "/tasks"),
         ("POST", "/tasks"),
         ("GET", "/tasks/{task_id}"),
+        ("DELETE", "/tasks/{task_id}"),
         ("GET", "/tasks/{task_id}/result"),
         ("GET", "/tasks/{task_id}/events"),
         ("POST", "/tasks/{task_id}/cancel"),
         ("POST", "/tasks/{task_id}/redrive"),
+        ("GET", "/events"),
         ("GET", "/task-types"),
         ("GET", "/workers"),
         ("GET", "/queues"),

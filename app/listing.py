@@ -1,0 +1,245 @@
+"""`GET /tasks`: a tenant's tasks, newest first, by filters; how far one page looks is bounded, whatever it finds."""
+
+import asyncio
+import hashlib
+import math
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from starlette.datastructures import QueryParams
+
+from app.errors import Problem
+from taskgate.contract.ids import is_name
+from taskgate.contract.models import Mark, TaskRecord
+from taskgate.contract.states import Status
+from taskgate.contract.store import BATCH, Store
+
+DEFAULT_LIMIT, MAX_LIMIT = 50, 200
+SCANNED_A_PAGE = 1_000
+
+PARAMETERS: list[dict[str, Any]] = [
+    {"name": name, "in": "query", "schema": schema, "description": description}
+    for name, schema, description in (
+        ("status", {"type": "string"}, "one or more, with commas"),
+        ("type", {"type": "string"}, "task type"),
+        ("queue", {"type": "string"}, ""),
+        (
+            "metadata.{key}",
+            {"type": "string"},
+            "what your metadata has under that key; values that are no text as JSON",
+        ),
+        ("created_after", {"type": "string", "format": "date-time"}, "then or later"),
+        ("created_before", {"type": "string", "format": "date-time"}, "before then"),
+        ("limit", {"type": "integer", "minimum": 1, "default": DEFAULT_LIMIT}, f"more than {MAX_LIMIT} is that"),
+        ("cursor", {"type": "string"}, "`next_cursor` of the page before, with the same filters"),
+    )
+]
+
+_METADATA = "metadata."
+_KNOWN = {"status", "type", "queue", "created_after", "created_before", "limit", "cursor"}
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks a list shows."""
+
+    statuses: tuple[str, ...] = ()
+    type: str = ""
+    queue: str = ""
+    after_ms: int | None = None
+    before_ms: int | None = None
+    metadata: tuple[tuple[str, str], ...] = ()
+
+    def fits(self, record: TaskRecord) -> bool:
+        """Looked at again as it was read: it may have moved on since the page was made."""
+        return (
+            (not self.statuses or record.status in self.statuses)
+            and self.type in ("", record.spec.type)
+            and self.queue in ("", record.spec.queue)
+            and (not self.metadata or self._has_metadata(record.spec.metadata))
+        )
+
+    def _has_metadata(self, raw: msgspec.Raw | msgspec.UnsetType) -> bool:
+        if raw is msgspec.UNSET:
+            return False
+        found: dict[str, Any] = msgspec.json.decode(raw)
+        return all(key in found and _text(found[key]) == value for key, value in self.metadata)
+
+
+class Request(NamedTuple):
+    wanted: Wanted
+    limit: int
+    start: Mark
+
+
+def parse(query: QueryParams, tenant: str) -> Request:
+    """Raises Problem: a filter that is none, or a cursor that is not of this list."""
+    _check_names(query)
+    statuses = tuple(sorted({word for given in query.getlist("status") for word in given.split(",") if word}))
+    if unknown := set(statuses) - set(Status):
+        raise Problem("bad-request", f"`status`: there is no `{min(unknown)[:64]}`.")
+    wanted = Wanted(
+        statuses=statuses,
+        type=_name(query, "type"),
+        queue=_name(query, "queue"),
+        after_ms=_time_ms(query, "created_after"),
+        before_ms=_time_ms(query, "created_before"),
+        metadata=tuple(sorted((key[len(_METADATA) :], value) for key, value in query.items() if _is_metadata(key))),
+    )
+    cursor = query.get("cursor")
+    start = Mark(wanted.before_ms) if cursor is None else read_cursor(cursor, wanted, tenant)
+    return Request(wanted, _limit(query.get("limit")), start)
+
+
+async def find(
+    store: Store, tenant: str, wanted: Wanted, *, start: Mark, limit: int
+) -> tuple[list[TaskRecord], Mark | None]:
+    """Up to `limit` tasks after `start`, and where the next page begins; None: there are no older ones."""
+    spans = [_Span(store, partition, tenant, wanted, start) for partition in store.partitions]
+    found: list[TaskRecord] = []
+    looks = SCANNED_A_PAGE
+    while True:
+        # Up to the newest point that some partition has been looked at, no partition has anything unseen.
+        frontier = max((span.reached for span in spans if span.reached is not None), key=_order, default=None)
+        ready = sorted(
+            (one for one in found if frontier is None or _is_before(one, frontier)), key=_newest, reverse=True
+        )
+        if len(ready) > limit:
+            return ready[:limit], mark_of(ready[limit - 1])
+        if frontier is None:
+            return ready, None
+        lagging = [span for span in spans if span.reached == frontier]
+        share = min(BATCH, looks // len(lagging), limit + 1 if wanted == _ANY else BATCH)
+        if len(ready) == limit or share == 0:
+            return ready, frontier
+        for records, scanned in await asyncio.gather(*(span.read(share) for span in lagging)):
+            found += records
+            looks -= scanned
+
+
+class _Span:
+    """How far one partition has been looked through."""
+
+    def __init__(self, store: Store, partition: int, tenant: str, wanted: Wanted, start: Mark) -> None:
+        self.reached: Mark | None = start
+        """None: to its end."""
+        self._store = store
+        self._partition = partition
+        self._tenant = tenant
+        self._wanted = wanted
+
+    async def read(self, looks: int) -> tuple[list[TaskRecord], int]:
+        assert self.reached is not None
+        page = await self._store.page(
+            self._partition,
+            self._tenant,
+            before=self.reached,
+            limit=looks,
+            after_ms=self._wanted.after_ms,
+            statuses=[Status(word) for word in self._wanted.statuses],
+            task_type=self._wanted.type,
+            queue=self._wanted.queue,
+        )
+        self.reached = page.last
+        records = await self._store.read(page.ids) if page.ids else []
+        return [one for one in records if one is not None and self._wanted.fits(one)], page.scanned
+
+
+def mark_of(record: TaskRecord) -> Mark:
+    return Mark(record.created_ms, record.id)
+
+
+def _order(mark: Mark) -> tuple[float, str]:
+    return math.inf if mark.created_ms is None else mark.created_ms, mark.id
+
+
+def _is_before(record: TaskRecord, mark: Mark) -> bool:
+    """Whether it stands in what was looked at up to that mark."""
+    return _newest(record) >= _order(mark)
+
+
+def _newest(record: TaskRecord) -> tuple[float, str]:
+    return record.created_ms, record.id
+
+
+_ANY = Wanted()
+
+
+def cursor_of(mark: Mark, wanted: Wanted, tenant: str) -> str:
+    """Opaque; holds nothing that its reader did not see, and is of use for the same list of the same tenant only."""
+    plain = f"{mark.created_ms}:{mark.id}".encode()
+    return urlsafe_b64encode(_seal(plain, wanted, tenant) + plain).rstrip(b"=").decode()
+
+
+def read_cursor(cursor: str, wanted: Wanted, tenant: str) -> Mark:
+    """Raises Problem: it was made for another list, or by another than us."""
+    try:
+        sealed = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
+        seal, plain = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
+        if seal != _seal(plain, wanted, tenant):
+            raise ValueError(cursor)
+        created, _, task_id = plain.decode().partition(":")
+        return Mark(int(created), task_id)
+    except ValueError:
+        raise Problem("invalid-cursor") from None
+
+
+_SEAL_BYTES = 9
+
+
+def _seal(plain: bytes, wanted: Wanted, tenant: str) -> bytes:
+    """Binds a cursor to its list. No secret is needed: a forged one shows its maker only the maker's own tasks."""
+    return hashlib.sha256(b"\0".join((plain, tenant.encode(), msgspec.json.encode(wanted)))).digest()[:_SEAL_BYTES]
+
+
+def _check_names(query: QueryParams) -> None:
+    """A filter that is misspelt would show, and let a client delete, what it did not mean."""
+    unknown = [name for name in query if name not in _KNOWN and not _is_metadata(name)]
+    if unknown:
+        raise Problem("bad-request", f"There is no filter `{min(unknown)[:64]}`.")
+    _refuse_twice(name for name, _ in query.multi_items() if name != "status")
+
+
+def _refuse_twice(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise Problem("bad-request", f"`{name[:64]}` is given more than once.")
+        seen.add(name)
+
+
+def _is_metadata(name: str) -> bool:
+    return name.startswith(_METADATA) and len(name) > len(_METADATA)
+
+
+def _name(query: QueryParams, name: str) -> str:
+    given = query.get(name, "")
+    if given and not is_name(given):
+        raise Problem("bad-request", f"`{name}` has 1 to 64 of A-Z a-z 0-9 . _ -")
+    return given
+
+
+def _time_ms(query: QueryParams, name: str) -> int | None:
+    given = query.get(name)
+    if given is None:
+        return None
+    try:
+        return math.ceil(msgspec.convert(given, _Time).timestamp() * 1000)
+    except (msgspec.ValidationError, ValueError, OverflowError):
+        raise Problem("bad-request", f"`{name}` is a time such as 2026-11-29T12:00:00Z.") from None
+
+
+def _limit(given: str | None) -> int:
+    if given is None:
+        return DEFAULT_LIMIT
+    if not (given.isascii() and given.isdigit()) or int(given[:9]) < 1:
+        raise Problem("bad-request", f"`limit` is a number from 1 to {MAX_LIMIT}.")
+    return min(int(given[:9]), MAX_LIMIT)
+
+
+def _text(value: Any) -> str:
+    """A metadata value as a query writes it: strings as they are, anything else as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
