@@ -33,10 +33,10 @@ def open_streams(service: Service, durability: Durability, sizes: Sizes) -> Iter
             told = _answer(teller)
             _say(reader, "enough")
             read = _answer(reader)
-            watched = watch.costs(int(read["blocks"]))
-            figures = {f"age_{name}": read[name] for name in ("p50_ms", "p99_ms", "worst_ms")}
-            figures |= {"per_s": told["per_s"], "bytes": each, "blocks": read["blocks"], "wrong": read["closed"]}
-            yield watch.run("streams", service, durability, figures | watched)
+            costs = watch.costs(int(read["blocks"]))
+        figures = {f"age_{name}": read[name] for name in ("p50_ms", "p99_ms", "worst_ms")}
+        figures |= {"per_s": told["per_s"], "bytes": each, "blocks": read["blocks"], "wrong": read["closed"]}
+        yield watch.run("streams", service, durability, figures | costs)  # with the helpers reaped, they count as ours
 
 
 @contextlib.contextmanager
@@ -49,6 +49,7 @@ def _helper(what: str, url: str, *options: str) -> Iterator[subprocess.Popen[str
             yield process
         finally:
             process.kill()
+            process.wait()
 
 
 def _say(process: subprocess.Popen[str], *lines: str) -> None:
