@@ -25,6 +25,7 @@ class Place(NamedTuple):
     """Version of the snapshot with which it began: what that shows is not told again."""
     progress: bytes = b""
     health: str | None = NOT_LOOKED
+    stage: str | None = None
 
 
 class Block(NamedTuple):
@@ -46,7 +47,7 @@ class Told(NamedTuple):
 def begin(snapshot: Snapshot) -> Told:
     """The state now; its events from the oldest on are to follow."""
     record = snapshot.record
-    place = Place("0-0", record.version, record.progress, record.seen_health())
+    place = Place("0-0", record.version, record.progress, record.seen_health(), record.seen_stage())
     return Told([Block("snapshot", with_seq(snapshot))], place)
 
 
@@ -66,16 +67,18 @@ def news(place: Place, snapshot: Snapshot, page: EventPage) -> Told:
         blocks.append(Block("end", with_seq(snapshot), None if cursor == "0-0" else cursor))
         return Told(blocks, place._replace(cursor=cursor), ended=True)
     blocks += _between(place, snapshot, told={event.name for event in known})
-    return Told(blocks, Place(cursor, -1, snapshot.record.progress, snapshot.record.seen_health()))
+    record = snapshot.record
+    return Told(blocks, Place(cursor, -1, record.progress, record.seen_health(), record.seen_stage()))
 
 
 def _between(place: Place, snapshot: Snapshot, *, told: set[str]) -> list[Block]:
-    """What is not kept as an event: live progress, a change of health."""
+    """What is not kept as an event: live progress, a change of health or stage."""
     record, blocks = snapshot.record, []
     if told.isdisjoint(_IN_THE_SNAPSHOT) and record.progress and record.progress != place.progress:
         members = _members(progress_view(record))
         blocks.append(Block("progress", encode({"seq": record.version, "attempt": record.attempt, **members})))
-    if place.health not in (NOT_LOOKED, record.seen_health()):
+    moved = place.stage != record.seen_stage() and "status" not in told
+    if place.health != NOT_LOOKED and (moved or place.health != record.seen_health()):
         blocks.append(Block("snapshot", with_seq(snapshot)))
     return blocks
 

@@ -55,6 +55,8 @@ class TaskView(msgspec.Struct, kw_only=True):
     priority: int
     health: str | None
     """Of a running task: computing, waiting, starved, stalled, paused or lost; null: not known."""
+    stage: str | None
+    """What the service does with it or waits for, in words; null while its handler runs, and when it has ended."""
     progress: Progress | None
     queue_position: int | None
     """Tasks of yours of the same type that start before it."""
@@ -98,6 +100,7 @@ def task_view(record: TaskRecord) -> TaskView:
         queue=spec.queue,
         priority=spec.priority,
         health=record.seen_health(),
+        stage=record.seen_stage(),
         progress=progress_view(record) if record.progress else None,
         queue_position=record.position,
         attempt=record.attempt,

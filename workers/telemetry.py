@@ -24,6 +24,8 @@ log = structlog.get_logger()
 EVERY_S = 0.25
 EFFORT_EVERY_NS = 1_000_000_000
 EVENT_EVERY_NS = 10_000_000_000
+LASTS_NS = 250_000_000
+"""A stage of ours is told when it takes longer."""
 EVENTS_A_REPORT, REPORT_BYTES = 128, 256 * 1024
 NS_OF_A_MS = 1_000_000
 UNKNOWN = "unknown"
@@ -41,6 +43,8 @@ class _Told:
     health: str = ""
     effort_ns: int = 0
     event_ns: int = 0
+    doing: str = ""
+    """What the service does with it beside running its handler."""
     steps: int = 0
     """Of an async task, when its health was judged last."""
     stalled: bool = False
@@ -147,6 +151,10 @@ class Telemetry:
             holding = self._holdings.of(child, seq)
             if holding is not None and not holding.ending:
                 self._look_at(holding, child, track, sample, task)
+        for seq in child.outstanding - sample.tasks.keys():
+            holding = self._holdings.of(child, seq)
+            if holding is not None and not holding.ending and track.now_ns - holding.handed_ns > LASTS_NS:
+                self._begins_late(holding)
         track.close_window(sample)
 
     def _look_at(self, holding: Holding, child: ChildProcess, track: Track, sample: Sample, task: TaskSample) -> None:
@@ -160,6 +168,8 @@ class Telemetry:
         report: dict[str, Any] = {}
         if task.progress is not None and task.progress.at_ns != told.progress_at_ns:
             report["progress"] = self._progress(holding, told, task.progress, track.now_ns)
+        if (doing := "stopping" if holding.stop is not None else "") != told.doing:
+            report["stage"] = _stage(holding, told, doing)
         if verdict == Health.STALLED and not told.stalled:
             self._stalled(holding)
         told.stalled = verdict == Health.STALLED or (told.stalled and verdict not in _ENDS_A_STALL)
@@ -170,6 +180,12 @@ class Telemetry:
             report["effort"] = holding.effort = self._effort_so_far(holding, track, sample, task, shared=shared)
         if report or holding.events or holding.checkpoint or _prints(holding):
             self._send(holding, **report)
+
+    def _begins_late(self, holding: Holding) -> None:
+        """Its child has it, and its handler does not run yet."""
+        told = self._told.setdefault(holding, _Told(event_ns=boot_ns()))
+        if not told.doing and told.sent is None:
+            self._send(holding, stage=_stage(holding, told, "starting in its child"))
 
     def _progress(self, holding: Holding, told: _Told, progress: Progress, now_ns: int) -> bytes:
         told.progress_at_ns, holding.progress = progress.at_ns, progress
@@ -236,7 +252,7 @@ class Telemetry:
         if (error := answer.exception()) is not None:
             log.error("the store refused a report", task_id=holding.id, error=repr(error))
         elif answer.result() is None:  # not written, as far as is known: so it is told again
-            told.health, told.progress_at_ns, told.effort_ns = "", 0, 0
+            told.health, told.progress_at_ns, told.effort_ns, told.doing = "", 0, 0, ""
         elif answer.result() in ("stale", "not_found"):
             self._stale(holding)
 
@@ -255,6 +271,11 @@ def _first_events(holding: Holding) -> list[tuple[str, bytes]]:
         own = [len(data) for name, data in holding.events if name == "custom"]
         holding.emits.written(len(own), sum(own))
     return taken
+
+
+def _stage(holding: Holding, told: _Told, doing: str) -> str:
+    told.doing = doing
+    return f"{holding.task.epoch}:{doing}"
 
 
 def _prints(holding: Holding, *, ends: bool = False) -> bool:

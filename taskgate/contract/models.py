@@ -148,6 +148,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """(JSON object attempt, stream, at, text, …; bytes of its text) for the task's logs."""
     logs_lost: int = 0
     """Bytes of output that were dropped before."""
+    stage: str = ""
+    """What the service does with it that is not running its handler, as `<epoch>:<words>`."""
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -186,6 +188,14 @@ class HandBack(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     retention_ms: int = 86_400_000
 
 
+_STAGES = {
+    Status.SCHEDULED: "waiting for its start time",
+    Status.QUEUED: "waiting for a worker",
+    Status.RETRYING: "waiting for the next attempt",
+    Status.CANCELING: "stopping",
+}
+
+
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot of a task: its mutable fields and its spec; never the payload, the result only where asked."""
 
@@ -207,6 +217,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     effort: bytes
     error: bytes
     health: str
+    stage: str = ""
+    """What the service does with this attempt beside running its handler; "": nothing, or nothing that lasts."""
     alive_ms: int | None
     """How long it still counts as alive without another beat; None when it does not, or is not running."""
     lease_ms: int
@@ -221,6 +233,12 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> str:
         return self.spec.id
+
+    def seen_stage(self) -> str | None:
+        """What the service does with the task, or waits for; None while its handler runs, and when it has ended."""
+        if self.status is Status.RUNNING:
+            return "waiting to be taken over" if self.alive_ms is None else self.stage or None
+        return _STAGES.get(self.status)
 
     def seen_health(self) -> str | None:
         """Health with the one verdict that readers reach themselves: no sign of life for a lease is `lost`."""

@@ -626,6 +626,7 @@ def _record(task_id: str, reply: list[Any], *, with_result: bool) -> TaskRecord:
     fields, alive, position, result, now = reply
     spec, status, version, attempt, epoch, worker, created, started, finished, due, deadline, purge = fields[:12]
     progress, effort, error, health, lease = fields[12:17]
+    stage_epoch, _, stage = (fields[19] or b"").decode().partition(":")
     held = status in (b"running", b"canceling")
     return TaskRecord(
         spec=_readable(task_id, spec),
@@ -644,6 +645,7 @@ def _record(task_id: str, reply: list[Any], *, with_result: bool) -> TaskRecord:
         effort=effort or b"",
         error=error or b"",
         health=(health or b"").decode(),
+        stage=stage if stage_epoch == epoch.decode() else "",
         alive_ms=alive if held and alive >= 0 else None,
         lease_ms=int(lease or 0) if held else 0,
         position=position,

@@ -82,6 +82,31 @@ async def test_numbers_begin_again_with_every_attempt(store: Store, w1: Hand) ->
     assert (await read(store, task_id)).progress == b'{"current":1}'
 
 
+async def test_a_stage_is_that_of_its_attempt_alone(store: Store, w1: Hand) -> None:
+    [task_id] = await submit(store)
+    assert (await read(store, task_id)).seen_stage() == "waiting for a worker"
+    task = await w1.claim_one()
+    assert (await read(store, task_id)).seen_stage() is None
+    await w1.report(task, 1, stage=f"{task.epoch}:starting in its child")
+    assert (await read(store, task_id)).seen_stage() == "starting in its child"
+    await w1.report(task, 2, stage=f"{task.epoch}:")
+    assert (await read(store, task_id)).seen_stage() is None
+    await w1.report(task, 3, stage=f"{task.epoch}:stopping")
+    await w1.finish(task, "retry", retry_delay_ms=5)
+    assert (await read(store, task_id)).seen_stage() == "waiting for the next attempt"
+    await store.cancel(task_id)
+    assert (await read(store, task_id)).seen_stage() is None
+
+
+async def test_the_stage_of_an_attempt_before_is_not_shown(store: Store, w1: Hand) -> None:
+    [task_id] = await submit(store)
+    task = await w1.claim_one()
+    await w1.report(task, stage=f"{task.epoch}:stopping")
+    await w1.hand_back(task)
+    await w1.claim_one()
+    assert (await read(store, task_id)).seen_stage() is None
+
+
 async def test_only_the_holder_reports(store: Store, w1: Hand, w2: Hand, redis_client: Redis) -> None:
     await submit(store)
     old = await w1.claim_one()

@@ -7,7 +7,8 @@ local ids = cmsgpack.unpack(ARGV[3]) -- list   of task ids
 local function read(id)
     local key = prefix .. "task:" .. id
     local f = redis.call("HMGET", key, "spec", "status", "version", "attempt", "epoch", "worker", "created", "started",
-        "finished", "due", "deadline", "purge", "progress", "effort", "error", "health", "lease", "place", "lightened")
+        "finished", "due", "deadline", "purge", "progress", "effort", "error", "health", "lease", "place", "lightened",
+        "stage")
     if not f[2] then
         return false
     end

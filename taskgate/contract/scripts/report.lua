@@ -62,7 +62,7 @@ local function append(key, seq, logs, lost)
 end
 
 local function report(item)
-    local id, epoch, number, progress, effort, health, checkpoint, events, logs, logs_lost = unpack(item, 1, 10)
+    local id, epoch, number, progress, effort, health, checkpoint, events, logs, logs_lost, stage = unpack(item, 1, 11)
     local key = prefix .. "task:" .. id
     local refused, task = held_by(id, worker, epoch)
     if refused then
@@ -84,6 +84,7 @@ local function report(item)
     set("effort", effort)
     set("health", health)
     set("checkpoint", checkpoint)
+    set("stage", stage)
     redis.call("HSET", key, unpack(fields))
     for i, event in ipairs(events) do
         tell(id, event[1], task.version + i - 1, event[2])
