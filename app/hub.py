@@ -15,7 +15,7 @@ from app.sse import Bell, Pulse
 from app.told import GAP, Block, Place, Told, joined, news, own_end
 from taskgate.contract import keys
 from taskgate.contract.group import Group
-from taskgate.contract.models import EventPage
+from taskgate.contract.models import EventPage, position
 from taskgate.contract.store import Store
 
 logger = structlog.get_logger()
@@ -156,9 +156,10 @@ class Hub:
         """Whether events between that place and the page may have been dropped."""
         if len(page.events) < _SURE or place.floor >= 0:
             return False
-        if place.cursor == "0-0":
-            return (await self._store.kept_events(task_id)).trimmed
-        return not await self._store.has_event(task_id, place.cursor)
+        if not (await self._store.kept_events(task_id)).trimmed:
+            return False  # the cursor of a stream of several tasks may lie between its events
+        oldest = await self._store.events(task_id, count=1)
+        return not oldest or position(oldest[0].id) > position(place.cursor)
 
     async def run(self) -> None:
         failures = 0

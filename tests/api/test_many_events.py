@@ -110,6 +110,18 @@ async def test_resumed_from_any_id_nothing_is_missing_and_only_one_millisecond_c
         assert not [one for one in after if one.event in ("snapshot", "gap")]
 
 
+async def test_many_events_after_an_id_that_lies_between_are_no_gap(http: httpx.AsyncClient, worker: Worker) -> None:
+    one, other = await running(http, worker, 2)
+    between = f"{await worker.store.now_ms()}-{(1 << 64) - 1}"
+    await worker.report(one, events=[("custom", b'{"n":%d}' % number) for number in range(60)])
+    await worker.finish(one)
+    await worker.finish(other)
+    told = Many(http, [one.id, other.id], between)
+    await told.all()
+    assert told.names.count("custom") == 60
+    assert "gap" not in told.names
+
+
 def _seqs(events: Sequence[httpx_sse.ServerSentEvent]) -> dict[str, set[int]]:
     found: dict[str, set[int]] = defaultdict(set)
     for event in events:
