@@ -45,10 +45,12 @@ KINDS: dict[str, Kind] = {
     ),
     "invalid-json": Kind(400, "Invalid JSON", "The body is not JSON in UTF-8 as RFC 8259 defines it."),
     "method-not-allowed": Kind(405, "Method not allowed", "The `Allow` header lists what this path answers."),
+    "no-answer": Kind(503, "No answer", "The supervisor that runs the task did not answer in time. Try again."),
     "not-cancelable": Kind(409, "Not cancelable", "The task has already ended in another way."),
     "not-dead": Kind(409, "Not a dead letter", "Only failed tasks can be redriven."),
     "not-finished": Kind(409, "Not finished", "The task has not ended: it has no result yet, and cannot be deleted."),
     "not-found": Kind(404, "Not found", "Nothing of yours has this address."),
+    "not-running": Kind(409, "Not running", "Only a task that is running has a stack."),
     "queue-full": Kind(
         429,
         "Queue full",

@@ -15,6 +15,7 @@ from app.hub import Hub
 from app.readiness import Readiness
 from app.refusals import RefusalLog
 from app.snapshots import Snapshots
+from app.stack import Stacks
 from app.status import StatusEndpoint
 from app.submit import SubmitEndpoint
 from app.types import TypeRegistry
@@ -47,6 +48,7 @@ class Gateway:
         self.types = TypeRegistry(self.store)
         self.snapshots = Snapshots(self.store, ttl_s=settings.status_cache_ms / 1000, retention_s=settings.retention_s)
         self.hub = Hub(client, self.store, self.snapshots)
+        self.stacks = Stacks(self.store, self.hub)
         self.submit = SubmitEndpoint(self.store, types=self.types, hub=self.hub, limits=self.limits)
         self.status = StatusEndpoint(self.hub, self.store)
         self.readiness = Readiness(self.store, settings)

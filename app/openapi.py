@@ -8,6 +8,7 @@ from fastapi.openapi.utils import get_openapi
 
 from app import logs
 from app.envelope import Envelope
+from app.stack import StackView
 from app.view import TaskView, encode
 
 _DESCRIPTION = """Submit a job, get 202 at once, watch it live.
@@ -20,8 +21,8 @@ _ID = {"name": "task_id", "in": "path", "required": True, "schema": {"type": "st
 
 def document(api: FastAPI) -> bytes:
     found = get_openapi(title="Taskgate", version="1", description=_DESCRIPTION, routes=api.routes)
-    (task, envelope, problem), components = msgspec.json.schema_components(
-        [TaskView, Envelope, Problem], ref_template="#/components/schemas/{name}"
+    (task, envelope, problem, stack), components = msgspec.json.schema_components(
+        [TaskView, Envelope, Problem, StackView], ref_template="#/components/schemas/{name}"
     )
     components["Envelope"]["properties"]["payload"] = {"description": "JSON that fits the schema of the type"}
     components["Envelope"]["properties"]["metadata"] = {"type": "object", "description": "kept and shown, never read"}
@@ -36,7 +37,7 @@ def document(api: FastAPI) -> bytes:
         found["paths"][path] = operations | found["paths"].get(path, {})
     found["paths"]["/tasks"]["get"]["responses"] = {"200": _page(task)}
     refused = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
-    answers = _answers(task)
+    answers = _answers(task) | {"/tasks/{task_id}/stack": {"200": _shown("Where it is", stack)}}
     for path, operations in found["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # FastAPI's own shape, which is not sent
@@ -55,6 +56,10 @@ class Problem(msgspec.Struct, omit_defaults=True):
     request_id: str
     errors: list[dict[str, str]] = []
     """pointer, detail and code of each fault in the body"""
+
+
+def _shown(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 def _answers(task: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -54,7 +54,7 @@ class Stacks:
         worker_id: str,
         now_ms: Callable[[], int],
         paused: Callable[[], bool],
-        publish: Callable[[str, str], Awaitable[None]],
+        publish: Callable[[str, str], Awaitable[object]],
     ) -> None:
         self._holdings = holdings
         self._worker_id = worker_id

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from taskgate.cli import lists, service, tasks
+from taskgate.cli import lists, service, stack, tasks
 from taskgate.cli.options import ClientCommand, ServiceCommand
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ _CLIENT: tuple[Callable[..., None], ...] = (
     tasks.cancel,
     tasks.redrive,
     tasks.delete,
+    stack.stack,
     lists.list_tasks,
     lists.workers,
     lists.dead_letters,

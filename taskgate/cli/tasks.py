@@ -202,5 +202,6 @@ def _print_fields(task: "Task") -> None:
 
 def _print_error(error: dict[str, Any]) -> None:
     print(f"{'error':18} {plain(error.get('kind'))}: {plain(error.get('message'))}")
-    for line in str(error.get("traceback") or "").splitlines():
-        print(f"{'':18} {plain(line)}")
+    for text in (error.get("traceback"), error.get("stack")):
+        for line in str(text or "").splitlines():
+            print(f"{'':18} {plain(line)}")

@@ -107,15 +107,20 @@ class LogPage(NamedTuple):
 
 
 class Stack(TypedDict, total=False):
-    """Where a task is. `source`: who told, `loop` or `faulthandler`; `threads`: each with its `frames`."""
+    """Where a task is. `source`: who told, `loop` or `faulthandler`; `threads`: each with its `frames`.
+
+    `threads` and `text` None: there is no stack, and `reason` says why.
+    """
 
     task_id: str
     attempt: int
     worker: str
     taken_at: str
-    source: str
-    threads: list[dict[str, Any]]
-    text: str
+    source: str | None
+    shared: bool
+    threads: list[dict[str, Any]] | None
+    text: str | None
+    reason: str | None
 
 
 class Event(NamedTuple):

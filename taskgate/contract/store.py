@@ -537,8 +537,9 @@ class Store:
         """End this supervisor's `wait_for_work`: it should wait for other markers."""
         await self._nudge(keys.prefix(0), self._now(), worker_id)
 
-    async def notify(self, channel: str, message: str) -> None:
-        await self._command("PUBLISH", channel, message)
+    async def notify(self, channel: str, message: str) -> int:
+        """Publish; how many connections listen."""
+        return cast(int, await self._command("PUBLISH", channel, message))
 
     async def _pipeline(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """Replies of reading commands that are sent together."""

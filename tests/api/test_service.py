@@ -195,6 +195,7 @@ async def test_openapi_describes_every_route(http: httpx.AsyncClient) -> None:
         ("DELETE", "/tasks/{task_id}"),
         ("GET", "/tasks/{task_id}/result"),
         ("GET", "/tasks/{task_id}/logs"),
+        ("GET", "/tasks/{task_id}/stack"),
         ("GET", "/tasks/{task_id}/events"),
         ("POST", "/tasks/{task_id}/cancel"),
         ("POST", "/tasks/{task_id}/redrive"),
