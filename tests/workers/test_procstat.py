@@ -1,9 +1,11 @@
 """What the kernel says of a process, against what the process really did."""
 
+import select
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -52,7 +54,7 @@ def test_waiting_for_a_cpu_is_seen() -> None:
         deadline = time.monotonic() + 20
         waited = 0
         while waited < 300 and time.monotonic() < deadline:
-            waited = sum(numbers.wait_ms for one in stats if (numbers := one.sample()))
+            waited = sum(numbers.wait_ms or 0 for one in stats if (numbers := one.sample()))
             time.sleep(0.01)
         assert waited >= 300
     finally:
@@ -67,6 +69,64 @@ def test_a_process_that_is_gone_has_no_numbers(burned: "subprocess.Popen[str]") 
     burned.kill()
     burned.wait()
 
+    assert stat.sample() is None
+    stat.close()
+
+
+_THREADS = """
+import threading
+for _ in range(3):
+    threads = [threading.Thread(target=lambda: sum(range(10**6))) for _ in range(8)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    print(flush=True)
+    input()
+"""
+
+
+def test_what_ended_threads_had_waited_still_counts() -> None:
+    command = ["taskset", "-c", "0", sys.executable, "-c", _THREADS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        stat, seen = ProcStat(process.pid), [0]
+        assert process.stdin
+        assert process.stdout
+        for _ in range(3):
+            while not select.select([process.stdout], [], [], 0.001)[0]:
+                numbers = stat.sample()
+                seen.append((numbers and numbers.wait_ms) or seen[-1])
+            process.stdout.readline()
+            process.stdin.write("\n")
+            process.stdin.flush()
+        stat.close()
+    assert seen == sorted(seen)
+    assert seen[-1] > 0
+
+
+def _proc(folder: Path, schedstat: str | None) -> Path:
+    """A /proc that knows one process of number 7, which used 3 s of CPU time."""
+    thread = folder / "7" / "task" / "7"
+    thread.mkdir(parents=True)
+    (folder / "7" / "stat").write_text("7 (a b) c) S " + " ".join(["0"] * 10 + ["200", "100"] + ["0"] * 30))
+    if schedstat is not None:
+        (thread / "schedstat").write_text(schedstat)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("schedstat", "wait_ms"), [("3000000000 4000000 5\n", 4), (None, None), ("0 0 0\n", None), ("odd\n", None)]
+)
+def test_what_the_kernel_does_not_say_is_unknown_and_not_nothing(
+    tmp_path: Path, schedstat: str | None, wait_ms: int | None
+) -> None:
+    stat = ProcStat(7, proc=_proc(tmp_path, schedstat))
+    numbers = stat.sample()
+    stat.close()
+    assert numbers is not None
+    assert (numbers.cpu_ms, numbers.wait_ms, numbers.runnable) == (3000, wait_ms, False)
+
+
+def test_without_a_proc_nothing_is_known(tmp_path: Path) -> None:
+    stat = ProcStat(7, proc=tmp_path)
     assert stat.sample() is None
     stat.close()
 

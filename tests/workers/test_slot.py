@@ -153,6 +153,34 @@ def test_progress_is_never_torn(slot: Slot) -> None:
         writers.wait()
 
 
+def test_a_writer_that_lost_its_cpu_has_taken_nothing_back(slot: Slot) -> None:
+    """Packing zeroes first: whoever looks just then sees the value before."""
+    record = slot.records[0]
+    record.begin(1, 1)
+    record.writer(1).progress(5, 10, "", "", "")
+    assert slot.sample().tasks[1].progress is not None
+    zeroed = Slot(os.dup(slot.fd), 3)
+    zeroed.records[0].writer(1)._memory[64 + 112 : 64 + 448] = bytes(336)
+    zeroed.close()
+
+    progress = slot.sample().tasks[1].progress
+    assert progress is not None
+    assert progress.current == 5
+
+
+def test_steps_and_calls_of_an_async_task_are_read_while_they_move(slot: Slot) -> None:
+    record = slot.records[1]
+    record.begin(7, 1, cpu_ns=11, gc_ns=12)
+    slot.words[record.steps_word] += 3
+    record.calls(2)
+
+    task = slot.sample().tasks[7]
+    assert (task.cpu_ns, task.gc_ns, task.steps, task.calls) == (11, 12, 3, 2)
+    record.end()
+    record.begin(8, 1)
+    assert slot.sample().tasks[8][4:] == (0, 0, 0, 0)
+
+
 def test_a_stop_is_meant_for_one_task(slot: Slot) -> None:
     record = slot.records[0]
     record.begin(5, 1)
