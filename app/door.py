@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.body import ClientGone, Limiter, read_body
 from app.errors import Problem, problem_of
 from app.gateway import Gateway
-from app.reply import CALLER, Caller, Reply, length
+from app.reply import CALLER, LATER, Caller, Reply, length
 from taskgate.contract import ids
 from taskgate.contract.errors import TaskgateError
 
@@ -116,13 +116,16 @@ class Door:
                 message = {**message, "headers": [*message.get("headers", ()), *common]}
             await send(message)
 
-        inner: MutableMapping[str, Any] = {**scope, CALLER: caller}
+        later: list[ASGIApp] = []
+        inner: MutableMapping[str, Any] = {**scope, CALLER: caller, LATER: later}
         if scope["method"] == "HEAD" and not scope["path"].endswith("/events"):
             inner["method"] = "GET"  # the server keeps the body back: it sees its own scope
         if scope["path"].endswith("/redrive"):
             self._check_serving()
         try:
             await self._api(inner, Limiter(receive, headers, self._max_body), send_with_headers)
+            for app in later:
+                await app(scope, receive, send_with_headers)
         except Exception:
             if not started:
                 raise

@@ -21,6 +21,10 @@ class Caller(NamedTuple):
 CALLER = "taskgate.caller"
 """Where FastAPI's routes find the Caller in the scope."""
 
+LATER = "taskgate.later"
+"""Where a route leaves an ASGI function (in a list) that the door calls after it: so a stream is sent without FastAPI's
+two dozen frames, which cost more than the sending, and a third of its memory."""
+
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 NO_STORE: tuple[bytes, bytes] = (b"cache-control", b"no-store")
 

@@ -13,19 +13,19 @@ from app.merged import TASKS_MAX, open_merged
 from app.reply import CALLER, Caller
 from app.snapshots import Snapshot
 from app.stream import open_stream
-from app.view import encode, task_json
+from app.view import encode
 from taskgate.contract import ids
 from taskgate.contract.states import Status
 
 router = APIRouter()
 
 
-def _gateway(request: Request) -> Gateway:
+async def _gateway(request: Request) -> Gateway:
     gateway: Gateway = request.app.state.gateway
     return gateway
 
 
-def _caller(request: Request) -> Caller:
+async def _caller(request: Request) -> Caller:
     caller: Caller = request.scope[CALLER]
     return caller
 
@@ -60,7 +60,7 @@ async def tasks(request: Request, parts: Parts, who: Who) -> Response:
     """
     wanted, limit, start = listing.parse(request.query_params, who.tenant)
     found, following = await listing.find(parts.store, who.tenant, wanted, start=start, limit=limit)
-    items = [msgspec.Raw(task_json(record)) for record in found]
+    items = [msgspec.Raw(await parts.snapshots.json(record)) for record in found]
     if following is None:
         return _json({"items": items, "next_cursor": None})
     cursor = listing.cursor_of(following, wanted, who.tenant)

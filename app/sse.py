@@ -12,6 +12,8 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.reply import LATER
+
 logger = structlog.get_logger()
 
 PING = b": ping\r\n\r\n"
@@ -111,6 +113,9 @@ class EventStream(Response):
         self._sending = self._stuck = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[LATER].append(self.run)
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._sent_at = loop.time()
