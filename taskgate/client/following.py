@@ -152,7 +152,7 @@ class Following:
             raise Unreachable("its event stream is not Taskgate's") from None
         self._last_id = message.id or self._last_id
         event = Event(self._last_id, message.event, data, task_id)
-        if event.name == "gap":
+        if event.name == "gap" and "seq" not in data:
             self._doubles.expect()  # what is kept may be told from its beginning
             return event
         if task_id not in self._left or self._doubles.has(event):
@@ -191,7 +191,7 @@ class Doubles:
         return False
 
 
-_WHOLE = frozenset({"snapshot", "gap", "end"})
+_WHOLE = frozenset({"snapshot", "end"})
 """No events of their own, but what is now."""
 
 

@@ -164,7 +164,7 @@ def test_a_stream_has_room_for_a_hundred(receiver: Receiver, count: int) -> None
 
 def test_doubles_are_dropped_by_task_and_seq_however_many_share_one() -> None:
     def own(seq: int, n: int, task_id: str = TASK_ID) -> Event:
-        return Event("", "custom", {"seq": seq, "n": n}, task_id)
+        return Event("", "gap" if n == 3 else "custom", {"seq": seq, "n": n}, task_id)
 
     sent = [own(4, 1), own(5, 2), own(5, 3), own(5, 4), own(7, 5), own(5, 6, OTHER_ID), own(7, 7)]
     for cut in range(len(sent) + 1):
