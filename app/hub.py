@@ -33,19 +33,25 @@ _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class Watch:
-    """One watched task, shared by its streams. `generation` moves with each wake-up; what is read of one is shared."""
+    """One watched task, shared by its streams. `generation` moves with each wake-up; what is read of one is shared.
+
+    Streams wait for their bells and for `turn`: they are rung when what most of them want next has been read.
+    """
 
     def __init__(self, task_id: str, tenant: str, hub: "Hub") -> None:
         self.task_id = task_id
         self.users = 0
         self.bells: set[Bell] = set()
-        self.generation = 0
+        self.generation = self.turn = 0
         self.moved_at = time.monotonic()
         self._tenant = tenant
         self._hub = hub
         self._moved = asyncio.Event()
         self._snapshot: asyncio.Task[Snapshot] | None = None
         self._news: dict[Place, asyncio.Task[tuple[bytes, Told]]] = {}
+        self._common: Place | None = None
+        """Where those are that were told last."""
+        self._reading = False
 
     def wake(self) -> None:
         self.generation += 1
@@ -54,8 +60,32 @@ class Watch:
         self._news = {}
         self._moved.set()
         self._moved = asyncio.Event()
+        if self.bells and not self._reading:
+            self._read_on()
+
+    def ring(self) -> None:
+        self.turn += 1
         for bell in self.bells:
             bell.ring()
+
+    def _read_on(self) -> None:
+        """Read once what comes next for most, then ring: they find it done, and none of them waits for it by itself."""
+        if self._common is None:
+            self.ring()
+            return
+        generation, place = self.generation, self._common
+        reading = self._news[place] = shared(self._read(place))
+        self._reading = True
+
+        def read(_: object) -> None:
+            self._reading = False
+            if self.generation != generation:  # woken meanwhile: this is told, and what is new read at once
+                self._news.setdefault(place, reading)
+            self.ring()
+            if self.generation != generation:
+                self._read_on()
+
+        reading.add_done_callback(read)
 
     async def wait(self, seen: int, within_s: float) -> None:
         """Return when the generation is past `seen`; after `within_s` in any case, and then it has moved too."""
@@ -88,6 +118,7 @@ class Watch:
         if found.again and page.whole:
             self.wake()  # it moved on between the two reads
         blocks = own_end(found.blocks) if found.ended else found.blocks
+        self._common = found.place
         if await self._hub.lost(self.task_id, place, page):
             blocks = [Block("gap", GAP), *blocks]
         return joined(blocks), found
@@ -146,7 +177,9 @@ class Hub:
     def drain(self) -> None:
         """End all streams: they see `draining` at once."""
         self.draining = True
-        self._wake_all()
+        for watch in list(self._watches.values()):
+            watch.wake()
+            watch.ring()
 
     async def news(self, task_id: str, after: str) -> tuple[int, EventPage]:
         """Up to EVENTS_A_READ events after that id, and Redis' time before they were read; many are read together."""
@@ -156,10 +189,7 @@ class Hub:
         """Whether events between that place and the page may have been dropped."""
         if len(page.events) < _SURE or place.floor >= 0:
             return False
-        if not (await self._store.kept_events(task_id)).trimmed:
-            return False  # the cursor of a stream of several tasks may lie between its events
-        oldest = await self._store.events(task_id, count=1)
-        return not oldest or position(oldest[0].id) > position(place.cursor)
+        return (await self._store.kept_events(task_id)).lacks(position(place.cursor))
 
     async def run(self) -> None:
         failures = 0
@@ -209,10 +239,6 @@ class Hub:
             except (RedisError, OSError):
                 if self._listening is not None:
                     self._listening.cancel()  # the next connection subscribes to all that is watched then
-
-    def _wake_all(self) -> None:
-        for watch in list(self._watches.values()):
-            watch.wake()
 
     def _look_behind(self, _: float) -> None:
         now = time.monotonic()

@@ -54,17 +54,16 @@ async def open_merged(
     if at is not None and ended and all(_last(each) < (at[0] + (at[1] == _LAST), 0) for each in kept):
         return None
     parts = {
-        task_id: await _part(store, task_id, each, at=at, whole=whole, now_ms=now_ms)
-        for task_id, each in zip(unique, kept, strict=True)
+        task_id: _part(each, at=at, whole=whole, now_ms=now_ms) for task_id, each in zip(unique, kept, strict=True)
     }
     stream = Merged(hub, tenant, parts, gap=seen is not None and at is None)
     return EventStream(stream, hub.pulse, leaving=lambda: hub.draining)
 
 
-async def _part(store: Store, task_id: str, kept: Kept, *, at: Position | None, whole: bool, now_ms: int) -> "Part":
+def _part(kept: Kept, *, at: Position | None, whole: bool, now_ms: int) -> "Part":
     if at is None:
-        return Part(Place("0-0" if whole else _just_before(now_ms)), fresh=True, gap=whole and kept.trimmed)
-    if kept.trimmed and not await _reaches_back_to(store, task_id, at):
+        return Part(Place("0-0" if whole else _just_before(now_ms)), fresh=True, gap=whole and kept.since is not None)
+    if kept.lacks((at[0], 0)):
         return Part(Place(), fresh=True, gap=True)
     return Part(Place(f"{at[0]}-{_LAST}" if at[1] == _LAST else _just_before(at[0])), resumed=True)
 
@@ -195,9 +194,3 @@ def _last(kept: Kept) -> Position:
 def _just_before(ms: int) -> str:
     """Everything from that millisecond on comes after it."""
     return f"{ms - 1}-{_LAST}"
-
-
-async def _reaches_back_to(store: Store, task_id: str, at: Position) -> bool:
-    """Whether of a trimmed story everything from that millisecond on is there."""
-    first = await store.events(task_id, count=1)
-    return bool(first) and position(first[0].id) < (at[0], 0)

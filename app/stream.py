@@ -45,7 +45,7 @@ async def open_stream(
         tenant=tenant,
         cursor=seen if known else None,
         start="0-0" if whole or kept.last is None else kept.last,
-        gap=not known and (seen is not None or (whole and kept.trimmed)),
+        gap=not known and (seen is not None or (whole and kept.since is not None)),
     )
     return EventStream(stream, hub.pulse, leaving=lambda: hub.draining)
 
@@ -75,7 +75,7 @@ class Stream:
         told = None if self._cursor is None else Told([], Place(self._cursor))
         async with self._hub.watch(self._task_id, self._tenant, self.bell) as watch:
             while not self.closing:
-                generation = watch.generation
+                turn = watch.turn
                 data = b""
                 try:
                     if told is None:
@@ -93,7 +93,7 @@ class Stream:
                     return
                 if told is not None and told.again:
                     continue
-                while generation == watch.generation and not self.closing:
+                while turn == watch.turn and not self.closing:
                     await self.bell.wait()
                     if self.silent:
                         self.silent = False

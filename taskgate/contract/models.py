@@ -297,8 +297,12 @@ class Kept(NamedTuple):
     """What is there of a task's events. `last`: id of the newest; None: there are none."""
 
     last: str | None
-    trimmed: bool
-    """Older ones were dropped."""
+    since: str | None
+    """From this id on nothing was dropped; None: nothing ever was."""
+
+    def lacks(self, after: tuple[int, int]) -> bool:
+        """Whether some that followed that position may be missing."""
+        return self.since is not None and position(self.since) > after
 
 
 class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,5 +342,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     stale_writes: int = 0
     left_behind: dict[str, int] = {}
     """By task type: how often something of it was found in its process that no task may leave to the next."""
+    run_ms: dict[str, int] = {}
+    """By task type: how long a successful run usually takes."""
     beat_ms: int = 0
     """When its record was written last, by Redis' clock."""

@@ -431,14 +431,16 @@ class Store:
 
     async def kept_events(self, task_id: str) -> Kept:
         """Which part of the task's events is there."""
-        streams = [await self._command("XREVRANGE", key, "+", "-", "COUNT", 1) for key in self._streams(task_id)]
-        last = max((reply[0][0].decode() for reply in streams if reply), key=position, default=None)
-        trimmed = False
-        for key, reply in zip(self._streams(task_id), streams, strict=True):
-            if reply:
+        last: list[str] = []
+        since: list[str] = []
+        for key in self._streams(task_id):
+            newest = await self._command("XREVRANGE", key, "+", "-", "COUNT", 1)
+            if newest:
+                last.append(newest[0][0].decode())
                 info = dict(_pairs(await self._command("XINFO", "STREAM", key)))
-                trimmed = trimmed or cast(int, info[b"entries-added"]) > cast(int, info[b"length"])
-        return Kept(last, trimmed)
+                if cast(int, info[b"entries-added"]) > cast(int, info[b"length"]):
+                    since.append(info[b"recorded-first-entry-id"].decode())
+        return Kept(max(last, key=position, default=None), max(since, key=position, default=None))
 
     def _streams(self, task_id: str) -> list[str]:
         """Keys of the streams that tell of a task; their ids are in one order."""
