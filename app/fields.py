@@ -4,10 +4,14 @@ import re
 from typing import Any
 
 from app.errors import Problem
-from app.view import Progress, Urls
+from app.view import Estimate, Progress, Urls
 
 _PART = re.compile(r"([A-Za-z_*]+)(?:[./]([A-Za-z_*]+)|\(([A-Za-z_*,]*)\))?(?:,|$)")
-_PARTS = {"progress": set(Progress.__struct_fields__), "urls": set(Urls.__struct_fields__)}
+_PARTS = {
+    "progress": set(Progress.__struct_fields__),
+    "estimate": set(Estimate.__struct_fields__),
+    "urls": set(Urls.__struct_fields__),
+}
 """Parts that are always there. What else has parts (error, effort, metadata) is open: a missing one is null."""
 
 

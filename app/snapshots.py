@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from app.errors import Problem
+from app.estimates import Estimates
 from app.reply import JSON, Headers, length
-from app.view import poll_after_ms, task_json
+from app.view import Estimate, poll_after_ms, task_json
 from taskgate.contract import ids, keys
 from taskgate.contract.errors import TaskNotFound
 from taskgate.contract.group import Group
@@ -34,10 +35,10 @@ class Snapshot:
 
     __slots__ = ("body", "etag", "fresh_until", "headers", "not_modified", "record")
 
-    def __init__(self, record: TaskRecord, fresh_until: float) -> None:
+    def __init__(self, record: TaskRecord, fresh_until: float, estimate: Estimate | None = None) -> None:
         self.record = record
         self.fresh_until = fresh_until
-        self.body = task_json(record)
+        self.body = task_json(record, estimate)
         self.etag = b'W/"%d"' % record.version
         # A failed task may be redriven: of the final states, the only one that is not for ever.
         settled = record.status in FINAL and record.status is not Status.FAILED
@@ -61,6 +62,7 @@ class Snapshots:
         self._flights: dict[str, asyncio.Task[Snapshot | None]] = {}
         self._groups = [Group(_reader(store)) for _ in store.partitions]
         self._store = store
+        self._estimates = Estimates(store)
         self._called_at = float("-inf")
 
     async def get(self, task_id: str, tenant: str) -> Snapshot:
@@ -87,6 +89,10 @@ class Snapshots:
     async def forget(self, task_id: str) -> None:
         """Of a task that was deleted: also what reads that were under way then bring, since reads keep their order."""
         await self._read(task_id)
+
+    async def json(self, record: TaskRecord) -> bytes:
+        """The task as clients see it, of a record that was read otherwise."""
+        return task_json(record, await self._estimates.of(record))
 
     def _owned(self, task_id: str, snapshot: Snapshot | None, tenant: str) -> Snapshot:
         if snapshot is not None and snapshot.record.spec.tenant == tenant:
@@ -118,11 +124,12 @@ class Snapshots:
             return None
         if record.seen_health() == Health.LOST:
             self._call_for_a_look(task_id)
+        estimate = await self._estimates.of(record)
         known = self._cache.get(task_id)
         if known is not None and known.record.version > record.version:
             return known  # an earlier read that was overtaken: a status never goes back
         settled = record.status in FINAL and record.status is not Status.FAILED
-        snapshot = Snapshot(record, started + (max(FINAL_TTL_S, self._ttl_s) if settled else self._ttl_s))
+        snapshot = Snapshot(record, started + (max(FINAL_TTL_S, self._ttl_s) if settled else self._ttl_s), estimate)
         self._cache[task_id] = snapshot
         return snapshot
 

@@ -29,8 +29,21 @@ class Progress(msgspec.Struct, kw_only=True):
     age_ms: int | None = None
 
 
-class _StoredProgress(Progress, kw_only=True):
+class StoredProgress(Progress, kw_only=True):
+    """As the record has it: when, not how long ago."""
+
     at_ms: int | None = None
+
+
+class Estimate(msgspec.Struct, kw_only=True):
+    """What is not known, only reckoned; it may be wrong."""
+
+    starts_in_ms: int | None = None
+    """Of a queued task."""
+    remaining_ms: int | None = None
+    """Of a running one: until its end."""
+    basis: str
+    """`progress` (its own pace), `past_runs` (of its type), `drain_rate` (of its queue)."""
 
 
 class Urls(msgspec.Struct):
@@ -60,6 +73,8 @@ class TaskView(msgspec.Struct, kw_only=True):
     progress: Progress | None
     queue_position: int | None
     """Tasks of yours of the same type that start before it."""
+    estimate: Estimate | None
+    """Null: nothing is known to reckon with."""
     attempt: int
     max_attempts: int
     worker: str | None
@@ -85,10 +100,10 @@ class TaskView(msgspec.Struct, kw_only=True):
     urls: Urls
 
 
-_progress = msgspec.json.Decoder(_StoredProgress).decode
+_progress = msgspec.json.Decoder(StoredProgress).decode
 
 
-def task_view(record: TaskRecord) -> TaskView:
+def task_view(record: TaskRecord, estimate: Estimate | None = None) -> TaskView:
     spec = record.spec
     path = f"/tasks/{spec.id}"
     waiting = record.status in (Status.SCHEDULED, Status.RETRYING)
@@ -103,6 +118,7 @@ def task_view(record: TaskRecord) -> TaskView:
         stage=record.seen_stage(),
         progress=progress_view(record) if record.progress else None,
         queue_position=record.position,
+        estimate=estimate,
         attempt=record.attempt,
         max_attempts=spec.max_attempts,
         worker=record.worker or None,
@@ -124,17 +140,21 @@ def task_view(record: TaskRecord) -> TaskView:
     )
 
 
-def task_json(record: TaskRecord) -> bytes:
-    return encode(task_view(record))
+def task_json(record: TaskRecord, estimate: Estimate | None = None) -> bytes:
+    return encode(task_view(record, estimate))
+
+
+def stored_progress(record: TaskRecord) -> StoredProgress | None:
+    try:
+        return _progress(record.progress) if record.progress else None
+    except msgspec.DecodeError:
+        return None  # one broken record must not keep a whole list from being shown
 
 
 def progress_view(record: TaskRecord) -> Progress | None:
-    if not record.progress:
+    stored = stored_progress(record)
+    if stored is None:
         return None
-    try:
-        stored = _progress(record.progress)
-    except msgspec.DecodeError:
-        return None  # one broken record must not keep a whole list from being shown
     return Progress(
         current=stored.current,
         total=stored.total,

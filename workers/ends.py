@@ -12,6 +12,7 @@ from taskgate.settings import Settings
 from workers import endings
 from workers.holdings import Holding, Holdings
 from workers.outbox import Outbox
+from workers.run_times import RunTimes
 from workers.telemetry import Telemetry
 from workers.wire import HandlerInfo
 
@@ -39,9 +40,12 @@ class Ends:
         self._retention_ms = settings.retention_s * 1000
         self._dead_retention_ms = settings.dead_retention_s * 1000
         self.stale_writes = 0
+        self.run_times = RunTimes()
 
     def finish(self, holding: Holding, outcome: str, *, run_ms: int | None = None, **fields: Any) -> None:
         """`outcome` and `fields`: those of `endings.finish`."""
+        if run_ms is not None and outcome == "succeeded":
+            self.run_times.add(holding.task.spec.type, run_ms)
         item = endings.finish(
             holding,
             outcome,

@@ -221,6 +221,7 @@ class Supervisor:
             wanted_children=sum(pool.size for pool in runner.pools.values()),
             guard="ok" if self._guard.alive else "down",
             stale_writes=runner.ends.stale_writes,
+            run_ms=runner.ends.run_times.typical_ms(),
             left_behind=dict(sum((pool.left_behind for pool in runner.pools.values()), Counter())),
         )
 

@@ -249,6 +249,32 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.health in ("", "unknown") else self.health
 
 
+class Pace(NamedTuple):
+    """How fast a queue moves, and who shares it."""
+
+    now_ms: int
+    since_ms: int | None
+    """When the window began in which `left` tasks have left it."""
+    left: int
+    per_s: float | None
+    """Of the windows before; None: there was none."""
+    waiting: int
+    lanes: int
+    """Types that have tasks there."""
+    tenants: int
+    """Who have tasks of the type there."""
+
+    def leaving_per_s(self) -> float | None:
+        """Also while it stands still, as admission reckons; None: nothing has been measured yet."""
+        if self.since_ms is None:
+            return self.per_s
+        span_ms = self.now_ms - self.since_ms
+        seen = (self.left + 1) * 1000 / max(1000, span_ms)
+        if self.per_s is None:
+            return seen if self.left and span_ms >= 1000 else None
+        return min(self.per_s, seen) if span_ms > 2000 else self.per_s
+
+
 class Mark(NamedTuple):
     """A point in a tenant's list, newest first: right behind the task of that time and id."""
 

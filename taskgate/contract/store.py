@@ -32,6 +32,7 @@ from taskgate.contract.models import (
     Kept,
     Limits,
     Mark,
+    Pace,
     Page,
     Report,
     Served,
@@ -102,6 +103,7 @@ class Store:
         self._announce = Script(redis, "announce")
         self._read = Script(redis, "read")
         self._page = Script(redis, "page")
+        self._pace = Script(redis, "pace")
         self._delete = Script(redis, "delete")
 
     def partition_of(self, task_id: str) -> int:
@@ -370,6 +372,21 @@ class Store:
             ids=[task_id.decode() for task_id in ids],
             scanned=scanned,
             last=Mark(int(float(created)), last.decode()) if more else None,
+        )
+
+    async def pace(self, partition: int, queue: str, task_type: str) -> Pace:
+        """How fast that queue moves."""
+        now, since, left, rate, waiting, lanes, tenants = await self._pace(
+            keys.prefix(partition), self._now(), queue, task_type
+        )
+        return Pace(
+            now_ms=now,
+            since_ms=None if since is None else int(float(since)),
+            left=int(left or 0),
+            per_s=None if rate is None else float(rate),
+            waiting=int(waiting or 0),
+            lanes=lanes,
+            tenants=tenants,
         )
 
     async def read(self, task_ids: Sequence[str], *, result: bool = False) -> list[TaskRecord | None]:

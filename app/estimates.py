@@ -1,0 +1,133 @@
+"""Estimates, marked as such: when a task starts, how long it still runs; from its progress, past runs or its queue."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from cachetools import LRUCache
+
+from app.view import Estimate, stored_progress
+from taskgate.contract.errors import TaskgateError
+from taskgate.contract.models import Pace, TaskRecord, WorkerInfo
+from taskgate.contract.states import Status
+from taskgate.contract.store import Store
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+RENEW_S, OLD_S = 2.0, 10.0
+"""What is known is read again after the one time, and no longer used after the other."""
+
+
+class Estimates:
+    """What this process knows of queues and supervisors, a few seconds old: tasks cost no read of their own."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._paces: _Known[tuple[int, str, str], Pace] = _Known(lambda key: store.pace(key[0], key[1], key[2]))
+        self._workers: _Known[None, list[WorkerInfo]] = _Known(lambda _: store.workers())
+
+    async def of(self, record: TaskRecord) -> Estimate | None:
+        """None: nothing is known, or there is nothing to estimate."""
+        if record.status is Status.RUNNING:
+            left_ms = left_by_progress_ms(record)
+            if left_ms is not None:
+                return Estimate(remaining_ms=left_ms, basis="progress")
+            left_ms = left_by_runs_ms(record, typical_ms(record, await self._workers(None)))
+            return None if left_ms is None else Estimate(remaining_ms=left_ms, basis="past_runs")
+        if record.status is Status.QUEUED and record.position is not None:
+            spec = record.spec
+            pace = await self._paces((self._store.partition_of(record.id), spec.queue, spec.type))
+            workers = await self._workers(None)
+            return None if pace is None or workers is None else start(record, pace, workers)
+        return None
+
+
+class _Known(Generic[K, V]):
+    """Answers from memory; renewed behind it, and only waited for when there is nothing, or too old a thing."""
+
+    def __init__(self, read: Callable[[K], Awaitable[V]]) -> None:
+        self._read = read
+        self._values: LRUCache[K, tuple[float, V]] = LRUCache(1024)
+        self._reading: dict[K, asyncio.Task[None]] = {}
+        self._tried: LRUCache[K, float] = LRUCache(1024)
+
+    async def __call__(self, key: K) -> V | None:
+        now = time.monotonic()
+        at, value = self._values.get(key, (float("-inf"), None))
+        if now - at > RENEW_S:
+            reading = self._renew(key, now)
+            if now - at > OLD_S:
+                if reading is not None:
+                    await asyncio.shield(reading)
+                return self._values[key][1] if key in self._values and self._values[key][0] > at else None
+        return value
+
+    def _renew(self, key: K, now: float) -> asyncio.Task[None] | None:
+        """The read under way; None where one has just failed."""
+        reading = self._reading.get(key)
+        if reading is None and now - self._tried.get(key, float("-inf")) > RENEW_S:
+            self._tried[key] = now
+            reading = self._reading[key] = asyncio.ensure_future(self._keep(key, now))
+            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return reading
+
+    async def _keep(self, key: K, now: float) -> None:
+        try:
+            self._values[key] = now, await self._read(key)
+        except TaskgateError:
+            pass  # Redis is away: there is no estimate, and that is all
+        finally:
+            del self._reading[key]
+
+
+def left_by_progress_ms(record: TaskRecord) -> int | None:
+    """At the pace of this attempt so far; None: it tells no part of a whole."""
+    progress = stored_progress(record)
+    if progress is None or progress.current is None or progress.current <= 0 or not progress.total:
+        return None
+    left = max(0.0, progress.total / progress.current - 1)
+    told_ms = min(record.now_ms, progress.at_ms or record.now_ms)
+    # Once the next step is overdue, its delay belongs to the pace.
+    ahead_ms = (told_ms - record.started_ms) * left - (record.now_ms - told_ms)
+    if left and ahead_ms <= 0:
+        ahead_ms = (record.now_ms - record.started_ms) * left
+    return max(0, round(ahead_ms))
+
+
+def left_by_runs_ms(record: TaskRecord, usual_ms: float | None) -> int | None:
+    """None: no run is known, or this one takes longer than they did."""
+    ran_ms = record.now_ms - record.started_ms
+    return None if usual_ms is None or ran_ms >= usual_ms else round(usual_ms - ran_ms)
+
+
+def typical_ms(record: TaskRecord, workers: list[WorkerInfo] | None) -> float | None:
+    """What runs of its type took, by all supervisors that have seen some."""
+    said = [worker.run_ms[record.spec.type] for worker in workers or () if record.spec.type in worker.run_ms]
+    return statistics.fmean(said) if said else None
+
+
+def start(record: TaskRecord, pace: Pace, workers: list[WorkerInfo]) -> Estimate | None:
+    """By what leaves its queue, else by what its supervisors can run at a time; None where nobody serves it."""
+    serving = [each for each in workers if _serves(each, record)]
+    if not serving:
+        return None
+    turns = (record.position or 0) + 1
+    # Lanes and tenants take turns, so others go ahead; but no more than there are.
+    ahead = max(turns, min(turns * max(1, pace.lanes) * max(1, pace.tenants), pace.waiting))
+    rate = pace.leaving_per_s()
+    if rate is not None:
+        return Estimate(starts_in_ms=round(ahead * 1000 / rate), basis="drain_rate")
+    usual_ms, slots = typical_ms(record, workers), sum(each.wanted_children for each in serving)
+    if usual_ms is None or not slots:
+        return None
+    return Estimate(starts_in_ms=round(ahead * usual_ms / slots), basis="past_runs")
+
+
+def _serves(worker: WorkerInfo, record: TaskRecord) -> bool:
+    spec = record.spec
+    alive = record.now_ms - worker.beat_ms < worker.lease_ms + int(OLD_S * 1000)  # what is known of it is that old
+    names = (name.partition(":")[0] for name in worker.types)
+    return alive and spec.queue in worker.queues and spec.type in names

@@ -1,0 +1,176 @@
+"""Estimates: when a task starts, how long it still runs; null where nothing is known."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from app import estimates
+from app.door import Door
+from app.view import Estimate
+from taskgate.contract.errors import StoreUnavailable
+from taskgate.contract.models import Pace, TaskRecord, TaskSpec
+from taskgate.contract.states import Status
+from tests.api.conftest import Worker, client_of, submit
+from tests.conftest import eventually
+
+FRESH = {"Cache-Control": "no-cache"}
+STILL = Pace(now_ms=10_000, since_ms=None, left=0, per_s=None, waiting=1, lanes=1, tenants=1)
+
+
+def record(status: Status = Status.RUNNING, **more: Any) -> TaskRecord:
+    fields = dict.fromkeys(TaskRecord.__struct_fields__, 0) | {
+        "spec": TaskSpec(id="x", type="echo"),
+        "status": status,
+        "started_ms": 10_000,
+        "now_ms": 20_000,
+        "progress": b"",
+        "position": None,
+    }
+    return TaskRecord(**fields | more)
+
+
+@dataclass
+class Said:
+    """A worker as estimates look at it."""
+
+    types: list[str]
+    run_ms: dict[str, int]
+    wanted_children: int = 2
+    beat_ms: int = 20_000
+    lease_ms: int = 6_000
+    queues: tuple[str, ...] = ("default",)
+
+
+def start(position: int, pace: Pace, *workers: Said) -> Estimate | None:
+    return estimates.start(record(Status.QUEUED, position=position), pace, list(workers))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("progress", "left_ms"),
+    [
+        ({"current": 1, "total": 4, "at_ms": 20_000}, 30_000),
+        ({"current": 1, "total": 4, "at_ms": 15_000}, 10_000),
+        ({"current": 4, "total": 4, "at_ms": 15_000}, 0),
+        ({"current": 5, "total": 4, "at_ms": 15_000}, 0),
+        ({"current": 2, "total": 4, "at_ms": 12_000}, 10_000),  # the other half is overdue: so slow it has been
+        ({"current": 1, "total": 4, "at_ms": 99_000}, 30_000),
+        ({"current": 0, "total": 4, "at_ms": 15_000}, None),
+        ({"current": 3, "total": None, "at_ms": 15_000}, None),
+        ({"current": 3, "total": 0}, None),
+        ({}, None),
+    ],
+)
+def test_progress_tells_the_rest_at_its_own_pace(progress: dict[str, Any], left_ms: int | None) -> None:
+    found = record(progress=msgspec.json.encode(progress) if progress else b"")
+    assert estimates.left_by_progress_ms(found) == left_ms
+
+
+def test_past_runs_tell_the_rest_until_this_one_takes_longer() -> None:
+    assert estimates.left_by_runs_ms(record(), 12_000) == 2_000
+    assert estimates.left_by_runs_ms(record(), 10_000) is None
+    assert estimates.left_by_runs_ms(record(), None) is None
+    assert estimates.typical_ms(record(), [Said([], {"echo": 10}), Said([], {"echo": 30}), Said([], {"b": 9})]) == 20  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("pace", "position", "starts_in_ms"),
+    [
+        (Pace(10_000, 9_500, 3, 2.0, 9, 1, 1), 0, 500),
+        (Pace(10_000, 9_500, 3, 2.0, 9, 1, 1), 5, 3_000),
+        (Pace(10_000, 9_500, 3, 2.0, 9, 3, 2), 0, 3_000),  # five others have their turn before
+        (Pace(10_000, 9_500, 3, 2.0, 4, 3, 2), 0, 2_000),  # but there are not so many
+        (Pace(20_000, 10_000, 1, 2.0, 9, 1, 1), 0, 5_000),  # it has stood nearly still since
+        (Pace(12_000, 10_000, 3, None, 9, 1, 1), 1, 1_000),
+    ],
+)
+def test_a_queue_tells_the_start_by_what_leaves_it(pace: Pace, position: int, starts_in_ms: int) -> None:
+    assert start(position, pace, Said(["echo:v1"], {})) == Estimate(starts_in_ms=starts_in_ms, basis="drain_rate")
+
+
+def test_without_a_measured_rate_past_runs_do() -> None:
+    assert start(3, STILL, Said(["echo:v1"], {"echo": 100})) == Estimate(starts_in_ms=200, basis="past_runs")
+    assert start(3, STILL, Said(["echo:v1"], {})) is None
+
+
+def test_where_nobody_serves_it_nothing_is_said() -> None:
+    moving = STILL._replace(per_s=5.0)
+    assert start(0, moving) is None
+    assert start(0, moving, Said(["other:v1"], {})) is None
+    assert start(0, moving, Said(["echo:v1"], {}, queues=("second",))) is None
+    assert start(0, moving, Said(["echo:v1"], {}, beat_ms=1_000)) is None
+
+
+async def test_views_carry_them_and_the_etag_does_not(
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimates, "RENEW_S", 0.0)
+    worker.info = msgspec.structs.replace(worker.info, run_ms={"echo": 60_000})
+    await worker.beat()
+    async with client_of(gateway_of()) as http:
+        task = await submit(http)
+        assert task["estimate"] is None, "nothing is read for a 202"
+        url = f"/tasks/{task['id']}"
+
+        async def read() -> httpx.Response:
+            return await http.get(url, headers=FRESH)
+
+        queued = await read()
+        assert queued.json()["estimate"] == {"starts_in_ms": 60_000, "remaining_ms": None, "basis": "past_runs"}
+        assert queued.headers["etag"] == 'W/"1"'
+        [claimed] = await worker.claim()
+        running = (await read()).json()["estimate"]
+        assert running["basis"] == "past_runs"
+        assert 30_000 < running["remaining_ms"] <= 60_000
+        await worker.report(claimed, progress=b'{"current":1,"total":2}')
+        assert (await read()).json()["estimate"]["basis"] == "progress"
+        part = await http.get(url, params={"fields": "estimate(basis)"}, headers=FRESH)
+        assert part.json() == {"id": task["id"], "estimate": {"basis": "progress"}}
+        await worker.finish(claimed)
+        assert (await read()).json()["estimate"] is None
+        assert [item["estimate"] for item in (await http.get("/tasks")).json()["items"]] == [None]
+
+
+async def test_tasks_cost_no_read_of_their_own(
+    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis
+) -> None:
+    """What is known of a queue is read once for all its tasks."""
+    async with client_of(gateway_of()) as http:
+        tasks = [(await submit(http))["id"] for _ in range(20)]
+        await http.get(f"/tasks/{tasks[0]}")
+        await redis_client.config_resetstat()
+        for task_id in tasks[1:]:
+            assert (await http.get(f"/tasks/{task_id}")).status_code == 200
+        assert (await redis_client.info("commandstats"))["cmdstat_evalsha"]["calls"] <= 19 + 5
+
+
+async def test_without_redis_there_is_none_and_nothing_else_is_wrong(
+    gateway_of: Callable[..., Door], worker: Worker
+) -> None:
+    door = gateway_of()
+
+    async def away(*_: Any) -> Any:
+        raise StoreUnavailable
+
+    door.gateway.store.pace = away  # type: ignore[assignment]
+    async with client_of(door) as http:
+        task = await submit(http)
+        for _ in range(2):
+            answer = await http.get(f"/tasks/{task['id']}", headers=FRESH)
+            assert (answer.status_code, answer.json()["estimate"]) == (200, None)
+
+
+async def test_the_pace_of_a_queue_is_read(worker: Worker, http: httpx.AsyncClient) -> None:
+    await submit(http)
+    await submit(http)
+    await submit(http, type="any")
+    await submit(http, type="any")
+    await worker.claim()
+    pace = await eventually(lambda: worker.store.pace(0, "default", "echo"), lambda pace: pace.left == 1)
+    assert (pace.waiting, pace.lanes, pace.tenants, pace.per_s) == (3, 2, 1, None)
+    assert pace.since_ms is not None
+    assert (await worker.store.pace(0, "none", "echo")).waiting == 0
