@@ -151,6 +151,12 @@ class Door:
         if self.gateway.draining:
             raise Problem("service-draining", retry_after_s=_DRAINING_RETRY_S)
 
+    def refuse(self, problem: Problem) -> Reply:
+        """The answer to what never became a request."""
+        request_id = self._ids(next(self._count))
+        reply = self._refusal(problem, request_id)
+        return reply._replace(headers=[*reply.headers, (b"x-request-id", request_id.encode()), _NOSNIFF])
+
     def _refusal(self, problem: Problem, request_id: str) -> Reply:
         self.gateway.refusals.note(problem)
         body = problem.body(request_id)

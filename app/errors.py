@@ -33,6 +33,7 @@ KINDS: dict[str, Kind] = {
         "same Idempotency-Key.",
     ),
     "gone": Kind(410, "Task purged", "The task existed longer ago than finished tasks are kept."),
+    "head-too-large": Kind(431, "Head too large", "A request has at most 100 headers and about 32 KiB of them."),
     "idempotency-key-invalid": Kind(
         400, "Invalid idempotency key", "An Idempotency-Key has 1 to 255 printable ASCII characters."
     ),
@@ -51,16 +52,19 @@ KINDS: dict[str, Kind] = {
     "not-finished": Kind(409, "Not finished", "The task has not ended: it has no result yet, and cannot be deleted."),
     "not-found": Kind(404, "Not found", "Nothing of yours has this address."),
     "not-running": Kind(409, "Not running", "Only a task that is running has a stack."),
+    "overloaded": Kind(503, "Overloaded", "This process holds as much as it can. Nothing was done: try again."),
     "queue-full": Kind(
         429,
         "Queue full",
         "As much waits as is allowed; `limit` names what ran out. Retry-After is when room is expected.",
     ),
+    "request-timeout": Kind(408, "Request too slow", "The head of the request did not arrive in time."),
     "service-draining": Kind(503, "Shutting down", "This process takes no new tasks any more. Try again."),
     "starting": Kind(503, "No task types yet", "No worker has published its task types yet. Try again."),
     "unauthorized": Kind(401, "Unauthorized", "Send `Authorization: Bearer <key>`."),
     "unknown-field": Kind(400, "Unknown field", "`fields` names something that a task does not have."),
     "unsupported-media-type": Kind(415, "Unsupported media type", "Bodies are application/json, or a +json type."),
+    "url-too-long": Kind(414, "URL too long", "A URL has at most 8 KiB."),
     "validation-error": Kind(422, "Invalid request", "`errors` lists what is wrong and where (JSON Pointers)."),
 }
 

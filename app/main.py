@@ -16,6 +16,7 @@ from uvicorn.supervisors import Multiprocess
 from app.api import build
 from app.door import Door
 from app.gateway import Gateway
+from app.protocol import Connection
 from taskgate import settings as environment
 from taskgate.contract import logs
 from taskgate.contract.connection import connect
@@ -68,7 +69,7 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
             functools.partial(create, settings),
             factory=True,
             loop="uvloop",
-            http="httptools",
+            http=Connection,
             ws="none",
             lifespan="on",
             log_config=None,
