@@ -35,6 +35,25 @@ class LeftBehind(NamedTuple):
 NOTHING = LeftBehind([], [])
 
 
+_STARTING = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
+
+
+class Started:
+    """Whether Python has started a process since the last look: most tasks start none, and looking costs."""
+
+    def __init__(self) -> None:
+        self._any = False
+        sys.addaudithook(self._note)
+
+    def take(self) -> bool:
+        found, self._any = self._any, False
+        return found
+
+    def _note(self, event: str, _arguments: tuple[object, ...]) -> None:
+        if event in _STARTING:
+            self._any = True
+
+
 class Hygiene:
     """Remembers how the child was when it became ready, and brings it back to that."""
 
@@ -121,11 +140,11 @@ class Hygiene:
             found.append(f"{threads} threads")
         if (descriptors := _descriptors() - self._descriptors) > DESCRIPTORS_LEFT:
             found.append(f"{descriptors} open files")
-        if started := self._started():
+        if started := self.started():
             found.append("1 process" if started == 1 else f"{started} processes")
         return found
 
-    def _started(self) -> int:
+    def started(self) -> int:
         """Processes that live, but for those from before the first task; the others are reaped once they ended."""
         return sum(_lives(pid) for pid in children_of(os.getpid()) if pid not in self._helpers)
 

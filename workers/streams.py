@@ -21,6 +21,7 @@ from workers.wire import Printed
 UNREAD_S = 10.0
 """What is not read by then is that of a process which goes on printing. Where nobody reads, the guard comes before."""
 _PAUSES_S = 0.0001, 0.002
+_OWN_PIPE = "/proc/self/fd/1"
 _IONBF = 2
 _KNOWN = ("timestamp", "task_id", "task_type", "attempt")
 """Of a log line, what its task says anyway."""
@@ -41,8 +42,9 @@ class Streams:
         self._wrote: set[int] = set()
         self._dropped: Counter[int] = Counter()
         self._ends = [os.dup(number) for number in (1, 2)]
-        self._room, self._unread = select.poll(), select.poll()
-        self._room.register(self._ends[0], select.POLLOUT)
+        # An async child's own opening of the pipe does not wait; that of the programs that it starts does.
+        self._pipe = self._ends[0] if self._patient else os.open(_OWN_PIPE, os.O_WRONLY | os.O_NONBLOCK)
+        self._unread = select.poll()
         for reader in readers:
             self._unread.register(reader, select.POLLIN)
         # A sync task's goes the same way as that of programs which it starts: it stays in order.
@@ -71,16 +73,16 @@ class Streams:
         if not self._patient:
             self._wrote.add(seq)
         for frame, size in frames(self._mark, stream, seq, data):
-            if self._patient or self._room.poll(0):
-                os.write(self._ends[0], frame)
-            else:
+            try:
+                os.write(self._pipe, frame)
+            except BlockingIOError:
                 self._dropped[seq] += size
 
-    def settle(self) -> bool:
+    def settle(self, within_s: float) -> bool:
         """Sync: wait until all output has been read, so that what follows is another task's. False: it goes on."""
         waited, pause = 0.0, _PAUSES_S[0]
         while self._unread.poll(0):
-            if waited > UNREAD_S:
+            if waited > within_s:
                 return False
             time.sleep(pause)
             waited, pause = waited + pause, min(_PAUSES_S[1], 2 * pause)

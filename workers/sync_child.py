@@ -15,13 +15,16 @@ from taskgate.handlers import Handlers
 from workers import execution, wire
 from workers.attempts import ChildAttempt
 from workers.execution import STOPS, Outcome
-from workers.hygiene import Hygiene, LeftBehind, memory_limit
+from workers.hygiene import Hygiene, LeftBehind, Started, memory_limit
 from workers.orphans import descendants_of, end_all
 from workers.ready import message as ready
 from workers.slot import GC_NS, RECEIVED, RUNNING, STARTED_NS, Record, Slot, boot_ns
-from workers.streams import Streams
+from workers.streams import UNREAD_S, Streams
 
 _NOTHING = object()
+ENDING_S, ENDING_LOOKS = 0.1, 50
+PRINTING_S = 1.0
+"""Output of what a task has left running is read for that long: then it is one that goes on printing."""
 IDLE_MS = 5
 """Nothing to do for so long is idling; a pause between two packets is not."""
 
@@ -60,6 +63,7 @@ class SyncChild:
                 start()
         self._helpers = frozenset(descendants_of(self._pid))
         signal.signal(signal.SIGUSR1, self._on_stop)
+        self._started = Started()
         self._hygiene = Hygiene(arm=self._arm_signals, restore_streams=self._streams.restore)
 
     def run(self) -> None:
@@ -98,7 +102,8 @@ class SyncChild:
         if attempt.stop_reason is not None:
             self._end_started()
             left = not threads.issuperset(threading.enumerate())
-        left = not self._streams.settle() or left
+        behind = self._started.take() and self._left_behind()
+        left = not self._streams.settle(PRINTING_S if behind else UNREAD_S) or left
         attempt.close()
         run_ns = boot_ns() - started_ns
         shown = record.sample() if record.has_progress() else None
@@ -115,9 +120,12 @@ class SyncChild:
             gc_ns=self._words[GC_NS] - gc_ns,
             left_running=left,
         )
-        if not task.last and not left:
+        if behind and not left:
+            # Nobody could tell what it prints from what the next task does.
+            self._tell(self._hygiene.restore())
+        elif not task.last and not left:
             self._tell(self._hygiene.ran(run_ns))
-        return not left
+        return not left and not behind
 
     def _outcome(self, task: wire.Task, record: Record, attempt: ChildAttempt) -> Outcome:
         call = execution.prepare(self._handlers.get(task.type), task.type, task.payload)
@@ -142,6 +150,14 @@ class SyncChild:
                 return execution.failed(call.handler, error, attempt)
         self._stay_alone()
         return execution.succeeded(call.handler, result, self._result_max_bytes)
+
+    def _left_behind(self) -> bool:
+        """Whether processes that the task has started live on; those that are just ending have a moment for it."""
+        for _ in range(ENDING_LOOKS):
+            if not self._hygiene.started():
+                return False
+            time.sleep(ENDING_S / ENDING_LOOKS)
+        return True
 
     def _end_started(self) -> None:
         """What a stopped task has started ends with it, before its end is told; not what was there before any task."""

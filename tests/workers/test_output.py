@@ -1,21 +1,181 @@
 """Output of a child: whose it is, in which order, all of it up to a death."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.workers.conftest import Watched
+import pytest
+
+from tests.workers.conftest import Watched, until
 from workers import wire
 
 Child = Callable[..., Watched]
-PRINTING = "tests.workers.printing_jobs"
+WORDS = ("printf", "out", "err", "raw", "sh", "end", "WARNING", "jobs:", "")
+OPEN_FILES = Path("/proc/self/fd")
+HANDLERS = ("tests.workers.printing_jobs",)
 
 
-def printed(watched: Watched, seq: int, *streams: str) -> bytes:
-    """What was read of a task so far, in order."""
-    return b"".join(one.data for one in watched.of(wire.Printed, seq) if not streams or one.stream in streams)
+def printed(watched: Watched, seq: int) -> str:
+    """What was read of a task so far, as it would be shown, in order."""
+    return b"".join(one.data for one in watched.of(wire.Printed, seq)).decode("utf-8", "backslashreplace")
 
 
-async def test_everything_that_a_sync_task_writes_is_captured(child: Child) -> None:
-    watched = await child(handlers=(PRINTING,)).ready()
-    done = await watched.run("prints")
-    assert done.outcome == "succeeded", done
-    print([m for m in watched.messages if isinstance(m, wire.Printed)])
+def streams(watched: Watched, seq: int) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in watched.of(wire.Printed, seq):
+        found[one.stream] = found.get(one.stream, "") + one.data.decode()
+    return found
+
+
+async def test_what_a_sync_task_writes_is_captured_in_order(child: Child) -> None:
+    watched = await child(handlers=HANDLERS).ready()
+    await watched.run("prints")
+    assert printed(watched, 1) == (
+        "print\nshell\nerror\nprintf\nraw\nbuffer\nINFO jobs: info 1\nwarning careful n=3 what='a b'\ndunder\n"
+        "no end of line"
+    )
+    assert streams(watched, 1) == {
+        "stdout": "print\nshell\nprintf\nraw\nbuffer\nno end of line",
+        "stderr": "error\ndunder\n",
+        "log": "INFO jobs: info 1\nwarning careful n=3 what='a b'\n",
+    }
+
+
+async def test_errors_of_programs_and_tracebacks_of_loggers_are_captured(child: Child) -> None:
+    watched = await child(handlers=HANDLERS).ready()
+    await watched.run("prints_raw_errors")
+    assert streams(watched, 1) == {"stderr": "of a program\nraw\n"}
+    await watched.run("raises_in_log")
+    logged = streams(watched, 2)["log"]
+    assert logged.startswith("ERROR jobs: went wrong\nTraceback")
+    assert logged.endswith("ValueError: oops\n")
+
+
+async def test_garbage_is_passed_on_as_it_is(child: Child) -> None:
+    watched = await child(handlers=HANDLERS).ready()
+    assert (await watched.run("garbage")).outcome == "succeeded"
+    data = b"".join(one.data for one in watched.of(wire.Printed, 1))
+    assert data == bytes(range(256)) + b"\\ud800 \x1b[31mred \x00\n"
+
+
+async def test_no_byte_of_one_task_is_taken_for_anothers(child: Child) -> None:
+    """They wait for one another in the child's socket, and print on every way, the last word unfinished."""
+    watched = await child(handlers=HANDLERS, slots=8).ready()
+    names = ["n" * n for n in range(1, 41)]
+    waiting = list(names)
+    seqs: dict[str, int] = {}
+    while waiting:
+        await watched.until(lambda: watched.process.load < 8)
+        name = waiting.pop(0)
+        seqs[name] = watched.hand("tells", name)
+    for name, seq in seqs.items():
+        assert (await watched.done(seq)).outcome == "succeeded"
+        found = "\n".join(streams(watched, seq).values())
+        assert set(found.replace(" ", "\n").split("\n")) <= {name, *WORDS}, found
+        assert len(re.findall(rf"\b{name}\b", found)) == (8 if len(name) % 3 == 0 else 6), found
+        assert f"{name} end" in found
+
+
+async def test_a_task_that_prints_nothing_says_nothing(child: Child) -> None:
+    watched = await child(handlers=HANDLERS).ready()
+    before = len(watched.of(wire.Printed))
+    for _ in range(20):
+        await watched.run("quiet")
+    assert len(watched.of(wire.Printed)) == before
+
+
+async def test_what_is_printed_outside_of_tasks_is_nobodys(child: Child) -> None:
+    watched = await child(handlers=HANDLERS).ready()
+    await watched.until(lambda: printed(watched, 0))
+    assert printed(watched, 0) == "while it is imported\n"
+
+
+@pytest.mark.parametrize("way", ["exit", "kill", "segfault"])
+async def test_a_task_that_dies_has_told_all_that_it_printed(child: Child, way: str) -> None:
+    watched = await child(handlers=HANDLERS).ready()
+    seq = watched.hand("prints_and_dies", way)
+    await watched.exited
+    assert printed(watched, seq) == "a line\nlog line\nfrom C, and no end of line"
+
+
+async def test_an_async_task_that_dies_has_told_all_that_it_printed(child: Child) -> None:
+    watched = await child("async", handlers=HANDLERS, slots=4).ready()
+    seq = watched.hand("async_dies")
+    await watched.exited
+    assert printed(watched, seq) == "a line, and no end of line"
+
+
+@pytest.mark.parametrize("how", ["close", "replace", "wrap", "reconfigure", "descriptors"])
+async def test_whatever_a_task_does_to_its_streams_the_next_one_is_heard(child: Child, how: str) -> None:
+    watched = await child(handlers=HANDLERS).ready()
+    assert (await watched.run("misuses_streams", how)).outcome == "succeeded"
+    if how == "descriptors":
+        await until(lambda: watched.of(wire.Unclean))  # found when the child looks, before it idles at the latest
+        assert watched.of(wire.Unclean)[0].undone == ["standard streams"]
+    await watched.run("prints")
+    assert printed(watched, 2).startswith("print\nshell\nerror\nprintf\nraw\nbuffer\n")
+
+
+async def test_a_task_may_keep_its_output_for_itself(child: Child) -> None:
+    watched = await child(handlers=HANDLERS).ready()
+    await watched.run("misuses_streams", "redirect")
+    assert printed(watched, 1) == "KEPT FOR ITSELF\n"
+
+
+async def test_all_of_a_flood_arrives_and_the_end_comes_after_it(child: Child) -> None:
+    watched = await child(handlers=HANDLERS).ready()
+    seq = watched.hand("floods", 4)
+    await watched.done(seq)
+    assert len(printed(watched, seq)) == 4 << 20
+
+
+@pytest.mark.parametrize("program", ["exec yes", "while sleep 0.01; do echo more; done"])
+async def test_one_that_leaves_a_printing_program_behind_is_the_last_of_its_child(child: Child, program: str) -> None:
+    """Nobody could tell what that prints from what the next task does."""
+    watched = await child(handlers=HANDLERS, slots=2).ready()
+    first, second = watched.hand("leaves_a_printer", program), watched.hand("quiet")
+    done = await watched.done(first)
+    if done.left_running:
+        watched.process.kill()
+    await watched.exited
+    assert not watched.of(wire.Printed, second)
+    assert watched.process.take_back() == [second]
+
+
+async def test_async_neighbours_are_told_apart(child: Child) -> None:
+    watched = await child("async", handlers=HANDLERS, slots=30).ready()
+    names = [f"task{n}" for n in range(30)]
+    seqs = {name: watched.hand("async_tells", name) for name in names}
+    for name, seq in seqs.items():
+        assert (await watched.done(seq)).outcome == "succeeded"
+        lines = printed(watched, seq)
+        own = f"{name} out\n{name} err\nWARNING jobs: {name}\n" * 3
+        assert lines == f"{own}{name} subtask\n{name} thread\n{name} executor\n{name} end"
+
+
+async def test_what_an_async_task_cannot_be_known_by_is_nobodys(child: Child) -> None:
+    watched = await child("async", handlers=HANDLERS, slots=4).ready()
+    seq = (await watched.run("async_outside")).seq
+    await until(lambda: "from a thread" in printed(watched, 0) and "from C" in printed(watched, 0))
+    assert not watched.of(wire.Printed, seq)
+
+
+async def test_an_async_flood_is_cut_instead_of_holding_its_neighbours_up(child: Child) -> None:
+    """Every byte has arrived or is counted, before the end is told."""
+    watched = await child("async", handlers=HANDLERS, slots=4).ready()
+    seq = watched.hand("async_floods", 8)
+    await watched.done(seq)
+    pieces = watched.of(wire.Printed, seq)
+    assert sum(len(one.data) + one.dropped for one in pieces) == 8 << 20
+    assert sum(one.dropped for one in pieces) > 0
+    neighbour = watched.hand("async_tells", "n")
+    await watched.done(neighbour)
+    assert printed(watched, neighbour).endswith("n end")
+
+
+async def test_pipes_of_children_that_are_gone_are_closed(child: Child) -> None:
+    before = len(list(OPEN_FILES.iterdir()))
+    watched = await child(handlers=HANDLERS).ready()
+    await watched.bury()
+    assert len(list(OPEN_FILES.iterdir())) == before
+    await child(handlers=HANDLERS).ready()
