@@ -104,9 +104,11 @@ class Following:
             asked = time.monotonic()
             for task_id in list(self._left):
                 before = tasks[task_id]
+                # Of an end that an event told, the rest is wanted, too.
+                version = None if before.get("status") in FINAL else before.get("version")
                 hold_s = int(min(for_s, LONG_POLL_S)) if self._only else 0
-                task = yield from self._calls.poll(task_id, version=before.get("version"), hold_s=hold_s)
-                if task is None or task.get("version") == before.get("version"):
+                task = yield from self._calls.poll(task_id, version=version, hold_s=hold_s)
+                if task is None or (version is not None and task.get("version") == version):
                     continue
                 tasks[task_id] = task
                 if task.get("status") in FINAL:

@@ -60,6 +60,14 @@ def test_without_a_stream_it_is_polled(client: Any, receiver: Receiver, refused:
     assert [request.headers.get("if-none-match") for request in receiver.requests[1:]] == [None, 'W/"3"', 'W/"3"']
 
 
+def test_an_end_whose_last_block_was_lost_is_asked_for(client: Any, receiver: Receiver) -> None:
+    told = event("snapshot", {**RUNNING, "seq": 3}) + event("status", {"status": "succeeded", "seq": 9})
+    receiver.answers += [stream(told), answer(200, {**ENDED, "result_url": "/r"})]
+    with client:
+        assert client.wait(TASK_ID)["result_url"] == "/r"
+    assert "if-none-match" not in receiver.requests[1].headers
+
+
 @pytest.mark.usefixtures("soon")
 def test_polls_give_way_to_a_stream_again(client: Any, receiver: Receiver) -> None:
     slow = {**RUNNING, "poll_after_ms": 60_000}  # once for each time without a stream
