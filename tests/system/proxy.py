@@ -20,6 +20,8 @@ class Proxy:
         self._swallows = False
         self._links: set[asyncio.StreamWriter] = set()
         self._serving: set[asyncio.Task[None]] = set()
+        self.delay_s = 0.0
+        """What is asked arrives that much later; answers do not."""
         self.url = ""
 
     async def start(self) -> None:
@@ -82,9 +84,16 @@ class Proxy:
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool) -> None:
         while data := await source.read(_BYTES):
             await self._flows.wait()
-            if not (answers and self._swallows):
+            if self.delay_s and not answers:
+                asyncio.get_running_loop().call_later(self.delay_s, _deliver, sink, data)
+            elif not (answers and self._swallows):
                 sink.write(data)
                 await sink.drain()
+
+
+def _deliver(sink: asyncio.StreamWriter, data: bytes) -> None:
+    if not sink.is_closing():
+        sink.write(data)
 
 
 @asynccontextmanager
