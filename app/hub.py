@@ -15,7 +15,7 @@ from app.sse import Bell, Pulse
 from app.told import GAP, Block, Place, Told, joined, news, own_end
 from taskgate.contract import keys
 from taskgate.contract.group import Group
-from taskgate.contract.models import EventPage, position
+from taskgate.contract.models import EventPage, Kept, position
 from taskgate.contract.store import Store
 
 logger = structlog.get_logger()
@@ -141,6 +141,7 @@ class Hub:
         self._leaving: set[asyncio.Task[None]] = set()
         self._telling = asyncio.Lock()
         self._reads: Group[tuple[str, str], tuple[int, EventPage]] = Group(self._read_news)
+        self._keeps: Group[str, Kept] = Group(store.kept_events)
         self.pulse = Pulse()
 
     @contextlib.asynccontextmanager
@@ -189,7 +190,11 @@ class Hub:
         """Whether events between that place and the page may have been dropped."""
         if len(page.events) < _SURE or place.floor >= 0:
             return False
-        return (await self._store.kept_events(task_id)).lacks(position(place.cursor))
+        return (await self.kept(task_id)).lacks(position(place.cursor))
+
+    async def kept(self, task_id: str) -> Kept:
+        """Which part of its events is there; many are asked about together."""
+        return await self._keeps(task_id)
 
     async def run(self) -> None:
         failures = 0

@@ -45,7 +45,7 @@ async def open_merged(
     """
     unique = list(dict.fromkeys(task_ids))
     snapshots = await asyncio.gather(*(hub.snapshots.fresh(task_id, tenant) for task_id in unique))
-    kept = await asyncio.gather(*map(store.kept_events, unique))
+    kept = await asyncio.gather(*map(hub.kept, unique))
     now_ms = await store.now_ms()
     at = position(seen) if seen is not None and is_event_id(seen) else None
     if at is not None and not 0 < at[0] <= now_ms:

@@ -35,7 +35,7 @@ async def open_stream(
         Problem: `gone`.
     """
     snapshot = await hub.snapshots.fresh(task_id, tenant)
-    kept = await store.kept_events(task_id)
+    kept = await hub.kept(task_id)
     known = seen is not None and is_event_id(seen) and await store.has_event(task_id, seen)
     if known and snapshot.record.status in FINAL and seen == kept.last:
         return None

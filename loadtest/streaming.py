@@ -43,10 +43,15 @@ def read(url: str, task_ids: list[str], streams: int) -> None:
         for descriptor, _ in poll.poll(timeout_s, 4096):
             data = connections[descriptor].recv(1 << 16)
             now_ms = time.time() * 1000
+            if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 200 "):
+                raise ConnectionError(f"a stream was refused: {data[:200]!r}")
             if not data:
+                if descriptor in silent:
+                    raise ConnectionError("a stream was closed before its snapshot")
                 poll.unregister(descriptor)
                 closed += 1
-            silent.discard(descriptor) if b"event: snapshot" in data else None
+            if b"event: snapshot" in data:
+                silent.discard(descriptor)
             blocks += data.count(b"event: progress")
             at = data.rfind(_STAMP)
             if at >= 0 and b"event: progress" in data:

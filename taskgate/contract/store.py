@@ -438,7 +438,11 @@ class Store:
         commands += [
             ["XREAD", "COUNT", count, "STREAMS", *layer, *(after for _, after in layer.values())] for _, layer in places
         ]
-        (seconds, micros), *replies = await self._pipeline(commands)
+        replies = await self._pipeline(commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        (seconds, micros), *replies = replies
         parts: list[list[list[Event]]] = [[] for _ in asked]
         for (_, layer), reply in zip(places, replies, strict=True):
             for name, entries in _pairs(reply or []):
@@ -446,18 +450,15 @@ class Store:
                 parts[n].append([_event(entry) for entry in cast(list[Any], entries)])
         return int(seconds) * 1000 + int(micros) // 1000, [_page(each, count) for each in parts]
 
-    async def kept_events(self, task_id: str) -> Kept:
-        """Which part of the task's events is there."""
-        last: list[str] = []
-        since: list[str] = []
-        for key in self._streams(task_id):
-            newest = await self._command("XREVRANGE", key, "+", "-", "COUNT", 1)
-            if newest:
-                last.append(newest[0][0].decode())
-                info = dict(_pairs(await self._command("XINFO", "STREAM", key)))
-                if cast(int, info[b"entries-added"]) > cast(int, info[b"length"]):
-                    since.append(info[b"recorded-first-entry-id"].decode())
-        return Kept(max(last, key=position, default=None), max(since, key=position, default=None))
+    async def kept_events(self, task_ids: Sequence[str]) -> list[Kept]:
+        """Which part of each task's events is there, in one round trip."""
+        owners = [(n, key) for n, task_id in enumerate(task_ids) for key in self._streams(task_id)]
+        replies = await self._pipeline([["XINFO", "STREAM", key] for _, key in owners])
+        found: list[list[dict[bytes, Any]]] = [[] for _ in task_ids]
+        for (n, _), reply in zip(owners, replies, strict=True):
+            if not isinstance(reply, exceptions.ResponseError):  # which is that there is no such stream
+                found[n].append(dict(_pairs(reply)))
+        return [_kept(streams) for streams in found]
 
     def _streams(self, task_id: str) -> list[str]:
         """Keys of the streams that tell of a task; their ids are in one order."""
@@ -561,12 +562,12 @@ class Store:
         return cast(int, await self._command("PUBLISH", channel, message))
 
     async def _pipeline(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        """Replies of reading commands that are sent together."""
+        """Replies of reading commands that are sent together; what a command was refused with stands in its place."""
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
-                return list(await pipeline.execute())
+                replies: list[Any] = await pipeline.execute(raise_on_error=False)
         except AWAY as error:
             await drop_idle(self._redis, error)
             raise StoreUnavailable(str(error)) from error
@@ -574,6 +575,10 @@ class Store:
             if refused(error):
                 raise StoreUnavailable(str(error)) from error
             raise
+        for reply in replies:
+            if isinstance(reply, Exception) and refused(reply):
+                raise StoreUnavailable(str(reply))
+        return replies
 
     async def _command(self, *command: str | bytes | int | float) -> Any:
         try:
@@ -690,3 +695,13 @@ def _page(streams: Sequence[list[Event]], count: int) -> EventPage:
     if cuts:
         merged = [event for event in merged if position(event.id) <= min(cuts)]
     return EventPage(merged, whole=not cuts)
+
+
+def _kept(streams: Sequence[dict[bytes, Any]]) -> Kept:
+    last = [info[b"last-entry"][0].decode() for info in streams if info[b"length"]]
+    since = [
+        info[b"recorded-first-entry-id" if info[b"length"] else b"last-generated-id"].decode()
+        for info in streams
+        if info[b"entries-added"] > info[b"length"]
+    ]
+    return Kept(max(last, key=position, default=None), max(since, key=position, default=None))

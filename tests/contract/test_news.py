@@ -60,10 +60,10 @@ async def test_what_was_written_before_the_time_told_is_in_the_page(store: Store
 
 async def test_it_is_known_whether_events_were_dropped(store: Store, w1: Hand, redis_client: Redis) -> None:
     [task_id] = await submit(store)
-    assert await store.kept_events(task_id) == (None, None)
+    assert await store.kept_events([task_id]) == [(None, None)]
     task = await w1.claim_one()
     await told(w1, task, 1, 2)
     last = (await store.events(task_id))[-1].id
-    assert await store.kept_events(task_id) == (last, None)
+    assert await store.kept_events([new_task_id(), task_id]) == [(None, None), (last, None)]
     await redis_client.xtrim(keys.events(0, task_id), maxlen=1, approximate=False)
-    assert await store.kept_events(task_id) == (last, last)
+    assert await store.kept_events([task_id]) == [(last, last)]
