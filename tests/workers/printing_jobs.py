@@ -109,11 +109,11 @@ def misuses_streams(payload: str) -> None:
 
 @handler("floods")
 def floods(payload: int, attempt: Attempt) -> None:
-    """So many MiB, in lines."""
+    """So many MiB, in numbered lines of 1 KiB."""
     attempt.progress(1)
-    line = "x" * 1023
-    for _ in range(payload << 10):
-        print(line)
+    rest = " " + "x" * 1013
+    for n in range(payload << 10):
+        print(f"{n:09}{rest}")
 
 
 @handler("leaves_a_printer")
@@ -168,3 +168,11 @@ async def async_dies(payload: Any) -> None:
     print("a line, ", end="")
     sys.stdout.write("and no end of line")
     os._exit(3)
+
+
+@handler("tells_shortly")
+def tells_shortly(payload: str) -> None:
+    libc.printf(f"{payload} C\n".encode())
+    print(payload, "out")
+    print(payload, "err", file=sys.stderr)
+    sys.stdout.write(payload)

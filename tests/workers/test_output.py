@@ -12,6 +12,7 @@ from workers import wire
 Child = Callable[..., Watched]
 WORDS = ("printf", "out", "err", "raw", "sh", "end", "WARNING", "jobs:", "")
 OPEN_FILES = Path("/proc/self/fd")
+FULL = pytest.mark.full
 HANDLERS = ("tests.workers.printing_jobs",)
 
 
@@ -41,7 +42,7 @@ async def test_what_a_sync_task_writes_is_captured_in_order(child: Child) -> Non
     }
 
 
-async def test_errors_of_programs_and_tracebacks_of_loggers_are_captured(child: Child) -> None:
+async def test_errors_of_programs_tracebacks_and_garbage_are_captured_as_they_are(child: Child) -> None:
     watched = await child(handlers=HANDLERS).ready()
     await watched.run("prints_raw_errors")
     assert streams(watched, 1) == {"stderr": "of a program\nraw\n"}
@@ -49,12 +50,8 @@ async def test_errors_of_programs_and_tracebacks_of_loggers_are_captured(child: 
     logged = streams(watched, 2)["log"]
     assert logged.startswith("ERROR jobs: went wrong\nTraceback")
     assert logged.endswith("ValueError: oops\n")
-
-
-async def test_garbage_is_passed_on_as_it_is(child: Child) -> None:
-    watched = await child(handlers=HANDLERS).ready()
     assert (await watched.run("garbage")).outcome == "succeeded"
-    data = b"".join(one.data for one in watched.of(wire.Printed, 1))
+    data = b"".join(one.data for one in watched.of(wire.Printed, 3))
     assert data == bytes(range(256)) + b"\\ud800 \x1b[31mred \x00\n"
 
 
@@ -76,21 +73,17 @@ async def test_no_byte_of_one_task_is_taken_for_anothers(child: Child) -> None:
         assert f"{name} end" in found
 
 
-async def test_a_task_that_prints_nothing_says_nothing(child: Child) -> None:
+async def test_what_is_printed_outside_of_tasks_is_nobodys_and_silence_costs_no_word(child: Child) -> None:
     watched = await child(handlers=HANDLERS).ready()
-    before = len(watched.of(wire.Printed))
+    await watched.until(lambda: printed(watched, 0).endswith("\n"))
+    assert printed(watched, 0) == "while it is imported\n"
+    before = len(watched.messages)
     for _ in range(20):
         await watched.run("quiet")
-    assert len(watched.of(wire.Printed)) == before
+    assert len(watched.messages) == before + 20
 
 
-async def test_what_is_printed_outside_of_tasks_is_nobodys(child: Child) -> None:
-    watched = await child(handlers=HANDLERS).ready()
-    await watched.until(lambda: printed(watched, 0))
-    assert printed(watched, 0) == "while it is imported\n"
-
-
-@pytest.mark.parametrize("way", ["exit", "kill", "segfault"])
+@pytest.mark.parametrize("way", [pytest.param("exit", marks=FULL), "kill", pytest.param("segfault", marks=FULL)])
 async def test_a_task_that_dies_has_told_all_that_it_printed(child: Child, way: str) -> None:
     watched = await child(handlers=HANDLERS).ready()
     seq = watched.hand("prints_and_dies", way)
@@ -105,21 +98,18 @@ async def test_an_async_task_that_dies_has_told_all_that_it_printed(child: Child
     assert printed(watched, seq) == "a line, and no end of line"
 
 
-@pytest.mark.parametrize("how", ["close", "replace", "wrap", "reconfigure", "descriptors"])
-async def test_whatever_a_task_does_to_its_streams_the_next_one_is_heard(child: Child, how: str) -> None:
+async def test_whatever_a_task_does_to_its_streams_the_next_one_is_heard(child: Child) -> None:
     watched = await child(handlers=HANDLERS).ready()
-    assert (await watched.run("misuses_streams", how)).outcome == "succeeded"
-    if how == "descriptors":
-        await until(lambda: watched.of(wire.Unclean))  # found when the child looks, before it idles at the latest
-        assert watched.of(wire.Unclean)[0].undone == ["standard streams"]
-    await watched.run("prints")
-    assert printed(watched, 2).startswith("print\nshell\nerror\nprintf\nraw\nbuffer\n")
-
-
-async def test_a_task_may_keep_its_output_for_itself(child: Child) -> None:
-    watched = await child(handlers=HANDLERS).ready()
-    await watched.run("misuses_streams", "redirect")
-    assert printed(watched, 1) == "KEPT FOR ITSELF\n"
+    for how in ("close", "replace", "wrap", "reconfigure", "redirect", "descriptors"):
+        seq = watched.hand("misuses_streams", how)
+        assert (await watched.done(seq)).outcome == "succeeded"
+        if how == "redirect":
+            assert printed(watched, seq) == "KEPT FOR ITSELF\n"
+        if how == "descriptors":  # found when the child looks, before it idles at the latest
+            await until(lambda: any("standard streams" in one.undone for one in watched.of(wire.Unclean)[-1:]))
+        seq = watched.hand("prints")
+        await watched.done(seq)
+        assert printed(watched, seq).startswith("print\nshell\nerror\nprintf\nraw\nbuffer\n"), how
 
 
 async def test_all_of_a_flood_arrives_and_the_end_comes_after_it(child: Child) -> None:
@@ -129,7 +119,7 @@ async def test_all_of_a_flood_arrives_and_the_end_comes_after_it(child: Child) -
     assert len(printed(watched, seq)) == 4 << 20
 
 
-@pytest.mark.parametrize("program", ["exec yes", "while sleep 0.01; do echo more; done"])
+@pytest.mark.parametrize("program", [pytest.param("exec yes", marks=FULL), "while sleep 0.01; do echo more; done"])
 async def test_one_that_leaves_a_printing_program_behind_is_the_last_of_its_child(child: Child, program: str) -> None:
     """Nobody could tell what that prints from what the next task does."""
     watched = await child(handlers=HANDLERS, slots=2).ready()
@@ -175,7 +165,6 @@ async def test_an_async_flood_is_cut_instead_of_holding_its_neighbours_up(child:
 
 async def test_pipes_of_children_that_are_gone_are_closed(child: Child) -> None:
     before = len(list(OPEN_FILES.iterdir()))
-    watched = await child(handlers=HANDLERS).ready()
+    watched = child(handlers=HANDLERS)
     await watched.bury()
     assert len(list(OPEN_FILES.iterdir())) == before
-    await child(handlers=HANDLERS).ready()
