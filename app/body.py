@@ -2,6 +2,7 @@
 
 import asyncio
 import types
+import zlib
 from collections.abc import Awaitable, Generator
 from typing import Any, TypeVar
 
@@ -14,19 +15,62 @@ T = TypeVar("T")
 WITHIN_S = 30.0
 """A whole body must have arrived by then."""
 
+ROOM_BYTES = 64 * 1024**2
+"""For all bodies that are read or worked on at a time, and REQUEST_BYTES for each of them."""
+
+REQUEST_BYTES = 8 * 1024
+_ROOM_RETRY_S = 1
+
 
 class ClientGone(Exception):
     """The client hung up before its request was complete: there is nobody to answer."""
 
 
-async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
-    """The whole body.
+class Bodies:
+    """How much of all bodies is in memory, and may be; each of them at most `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+        self._room = max(ROOM_BYTES, 8 * limit)
+
+    def take(self, size: int) -> None:
+        """Raises Problem: there is no room for so many bytes more."""
+        if self.held + size > self._room:
+            raise Problem("overloaded", retry_after_s=_ROOM_RETRY_S, headers={"Connection": "close"})
+        self.held += size
+
+
+class Hold:
+    """One request's share, given back at its end."""
+
+    __slots__ = ("_bodies", "_size", "limit")
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._size = 0
+        self.limit = bodies.limit
+        self.grow(REQUEST_BYTES)
+
+    def grow(self, more: int) -> None:
+        """Raises Problem: there is no room for it."""
+        self._bodies.take(more)
+        self._size += more
+
+    def end(self) -> None:
+        self._bodies.held -= self._size
+        self._size = 0
+
+
+async def read_body(receive: Receive, headers: dict[bytes, bytes], hold: Hold) -> bytes:
+    """The whole body, as it was before any Content-Encoding.
 
     Raises:
-        Problem: it is larger than `limit`, or too slow. The rest stays unread, and the connection is closed.
+        Problem: it is larger than allowed, too slow, or encoded in another way than by gzip. What is unread stays so,
+            and the connection is closed.
         ClientGone: it will never be complete.
     """
-    _check_declared(headers, limit)
+    _check_declared(headers, hold.limit)
     reading = receive().__await__()
     try:
         waiting = next(reading)
@@ -34,11 +78,34 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -
         message: Message = there.value  # nearly always: no timer is needed for what has already arrived
         if message["type"] == "http.request" and not message.get("more_body"):
             body: bytes = message.get("body", b"")
-            _check(len(body), limit)
-            return body
+            _check(len(body), hold.limit)
+            hold.grow(len(body))
+            return body if b"content-encoding" not in headers else _decoded(body, headers, hold)
     else:
         message = await _within(_resumed(reading, waiting))
-    return await _within(_join(message, receive, limit))
+    body = await _within(_join(message, receive, hold))
+    return body if b"content-encoding" not in headers else _decoded(body, headers, hold)
+
+
+def _decoded(body: bytes, headers: dict[bytes, bytes], hold: Hold) -> bytes:
+    codings = [one.strip().lower() for one in headers[b"content-encoding"].split(b",")]
+    codings = [one for one in codings if one not in (b"", b"identity")]
+    if not codings:
+        return body
+    if codings not in ([b"gzip"], [b"x-gzip"]):
+        raise Problem(
+            "unsupported-media-type", "Content-Encoding can be gzip or identity.", headers={"Accept-Encoding": "gzip"}
+        )
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        plain = inflater.decompress(body, hold.limit + 1)
+    except zlib.error:
+        raise Problem("bad-request", "The body is not gzip.") from None
+    _check(len(plain), hold.limit)
+    if not inflater.eof or inflater.unused_data:
+        raise Problem("bad-request", "The body is not one whole gzip stream.")
+    hold.grow(len(plain))
+    return plain
 
 
 @types.coroutine
@@ -56,7 +123,7 @@ async def _within(arriving: Awaitable[T]) -> T:
         raise Problem("body-timeout", headers={"Connection": "close"}) from None
 
 
-async def _join(message: Message, receive: Receive, limit: int) -> bytes:
+async def _join(message: Message, receive: Receive, hold: Hold) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -64,7 +131,8 @@ async def _join(message: Message, receive: Receive, limit: int) -> bytes:
             raise ClientGone
         chunk = message.get("body", b"")
         size += len(chunk)
-        _check(size, limit)
+        _check(size, hold.limit)
+        hold.grow(len(chunk))
         chunks.append(chunk)
         if not message.get("more_body"):
             return b"".join(chunks)
@@ -91,6 +159,8 @@ def _check_declared(headers: dict[bytes, bytes], limit: int) -> None:
     declared = headers.get(b"content-length")
     if declared is not None and declared.isdigit():
         _check(int(declared), limit)
+    elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+        raise Problem("bad-request", "Transfer-Encoding can be chunked alone.", headers={"Connection": "close"})
 
 
 def _check(size: int, limit: int) -> None:

@@ -4,13 +4,13 @@ import hmac
 import itertools
 import os
 import re
-from collections.abc import Iterable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.body import ClientGone, Limiter, read_body
+from app.body import Bodies, ClientGone, Hold, Limiter, read_body
 from app.errors import Problem, problem_of
 from app.gateway import Gateway
 from app.reply import CALLER, LATER, Caller, Reply, length
@@ -26,8 +26,11 @@ _PUBLIC = ("/livez", "/readyz", "/healthz", "/docs", "/openapi.json", "/problems
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 _DRAINING_RETRY_S = 1
 _READS = ("GET", "HEAD")
-_LISTS = (b"prefer", b"if-none-match", b"cache-control")
+_LISTS = (b"prefer", b"if-none-match", b"cache-control", b"content-encoding")
 """Headers that are lists and may come in several lines, of which a dict keeps the last."""
+
+_SINGLE = (b"authorization", b"content-type", b"host")
+"""Headers that two readers could understand in two ways when there are two of them."""
 
 
 class Door:
@@ -39,7 +42,8 @@ class Door:
         settings = gateway.settings
         self._key = None if settings.api_key is None else settings.api_key.get_secret_value().encode()
         self._tenant_header = None if settings.tenant_header is None else settings.tenant_header.lower().encode()
-        self._max_body = int(settings.max_body_bytes)
+        self._bodies = Bodies(int(settings.max_body_bytes))
+        self._single = _SINGLE if self._tenant_header is None else (*_SINGLE, self._tenant_header)
         self._ids = f"{os.urandom(6).hex()}-%x".__mod__
         self._count = itertools.count(1)
 
@@ -51,8 +55,6 @@ class Door:
             await send({"type": "websocket.close", "code": 1003})
             return
         headers = dict(scope["headers"])
-        if len(headers) != len(scope["headers"]):
-            _join_lists(headers, scope["headers"])
         given = headers.get(b"x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
             request_id = given.decode()
@@ -82,6 +84,8 @@ class Door:
         """The reply to send; None when FastAPI has sent one."""
         path: str = scope["path"]
         method: str = scope["method"]
+        if len(headers) != len(scope["headers"]):
+            self._check_lines(headers, scope["headers"])
         if self._key is not None and not path.startswith(_PUBLIC):
             self._check_key(headers.get(b"authorization"))
         caller = Caller(self._tenant(headers), request_id)
@@ -89,10 +93,12 @@ class Door:
             if method != "POST":
                 raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD, POST"})
             self._check_serving()
-            body = await read_body(receive, headers, self._max_body)
-            if b"content-encoding" in headers or b"idempotency-key" in headers:
-                _check_lines(scope["headers"])
-            return await self.gateway.submit(body, caller, headers, receive)
+            hold = Hold(self._bodies)
+            try:
+                body = await read_body(receive, headers, hold)
+                return await self.gateway.submit(body, caller, headers, receive)
+            finally:
+                hold.end()
         if path.startswith("/tasks/") and "/" not in (task_id := path[7:]):
             if method == "DELETE":
                 await self._pass_on(scope, caller, headers, receive, send)
@@ -123,13 +129,24 @@ class Door:
         if scope["path"].endswith("/redrive"):
             self._check_serving()
         try:
-            await self._api(inner, Limiter(receive, headers, self._max_body), send_with_headers)
+            await self._api(inner, Limiter(receive, headers, self._bodies.limit), send_with_headers)
             for app in later:
                 await app(scope, receive, send_with_headers)
         except Exception:
             if not started:
                 raise
             logger.exception("request failed after its answer began", request_id=caller.request_id)
+
+    def _check_lines(self, headers: dict[bytes, bytes], lines: list[tuple[bytes, bytes]]) -> None:
+        """Put lists together, and refuse what may stand there once only: a dict keeps the last line of each name."""
+        names = [name for name, _ in lines]
+        for name in headers.keys() & _LISTS:
+            headers[name] = b", ".join(value for each, value in lines if each == name)
+        if names.count(b"idempotency-key") > 1:
+            raise Problem("idempotency-key-invalid", "More than one Idempotency-Key header.")
+        for name in self._single:
+            if names.count(name) > 1:
+                raise Problem("bad-request", f"More than one {name.decode().title()} header.")
 
     def _check_key(self, authorization: bytes | None) -> None:
         if authorization is None:
@@ -161,22 +178,3 @@ class Door:
         self.gateway.refusals.note(problem)
         body = problem.body(request_id)
         return Reply(problem.status, [*problem.raw_headers(), length(body)], body)
-
-
-def _join_lists(headers: dict[bytes, bytes], lines: Iterable[tuple[bytes, bytes]]) -> None:
-    for name in headers.keys() & _LISTS:
-        headers[name] = b", ".join(value for each, value in lines if each == name)
-
-
-def _check_lines(lines: Iterable[tuple[bytes, bytes]]) -> None:
-    """Refuse a submission for headers that only the whole list shows: a dict keeps the last of each."""
-    lines = list(lines)
-    codings = [value.strip().lower() for name, value in lines if name == b"content-encoding"]
-    if any(coding not in (b"", b"identity") for coding in codings):
-        raise Problem(
-            "unsupported-media-type",
-            "Send the body without Content-Encoding.",
-            headers={"Accept-Encoding": "identity"},
-        )
-    if sum(name == b"idempotency-key" for name, _ in lines) > 1:
-        raise Problem("idempotency-key-invalid", "More than one Idempotency-Key header.")

@@ -44,6 +44,8 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 _decode = msgspec.json.Decoder(Envelope).decode
 _decode_any = msgspec.json.Decoder().decode
 _MEMBERS = re.compile(rb'"(?:' + "|".join(Envelope.__struct_fields__).encode() + rb')"\s*:')
+_ESCAPED = re.compile(rb'"[a-z_]{0,12}\\u00[^"]{0,80}"\s*:')
+"""A member whose name may be one of ours, spelled with escapes."""
 
 
 def parse(body: bytes) -> Envelope:
@@ -57,7 +59,7 @@ def parse(body: bytes) -> Envelope:
     except RecursionError:
         raise _too_deep("#/payload") from None
     members = _MEMBERS.findall(body)
-    if len(members) != len(set(members)):
+    if len(members) != len(set(members)) or (b"\\u00" in body and _ESCAPED.search(body)):
         _refuse_duplicates(body)
     if envelope.delay_s is not None and envelope.run_at is not None:
         raise invalid(Fault("#/run_at", "delay_s and run_at exclude each other", "conflict"))
@@ -123,9 +125,12 @@ def _refuse_duplicates(body: bytes) -> None:
         names[:] = [name for name, _ in pairs]
 
     try:
-        json.loads(body, object_pairs_hook=last)  # the outermost object comes last
-    except (ValueError, RecursionError):
-        return  # the payload's own check says what is wrong
+        # The outermost object comes last. Numbers stay text: what is too large for one is the payload's own check's.
+        json.loads(body, object_pairs_hook=last, parse_int=str, parse_float=str)
+    except RecursionError:
+        raise _too_deep("#/payload") from None
+    except ValueError:
+        raise Problem("invalid-json", "A payload is not JSON.") from None
     for name in set(names):
         if names.count(name) > 1:
             raise invalid(Fault(pointer(name), "given more than once", "duplicate"))

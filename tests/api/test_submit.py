@@ -389,21 +389,6 @@ async def test_scripts_that_redis_has_forgotten_are_loaded_again(
     assert (await http.get(f"/tasks/{task['id']}", headers={"Cache-Control": "no-cache"})).status_code == 200
 
 
-@pytest.mark.parametrize("codings", [["gzip"], ["gzip", "identity"], ["identity, br"]])
-async def test_an_encoded_body_is_refused(http: httpx.AsyncClient, live_store: Store, codings: list[str]) -> None:
-    headers = [("content-type", "application/json"), *(("content-encoding", one) for one in codings)]
-    answer = await http.post("/tasks", content=b'{"type":"echo","payload":{"text":"hi"}}', headers=headers)
-    assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")
-    assert answer.headers["accept-encoding"] == "identity"
-    assert await nothing_is_queued(live_store)
-
-
-async def test_identity_is_no_encoding(http: httpx.AsyncClient) -> None:
-    headers = {**JSON, "content-encoding": "Identity"}
-    answer = await http.post("/tasks", content=b'{"type":"echo","payload":{"text":"hi"}}', headers=headers)
-    assert answer.status_code == 202
-
-
 @pytest.mark.parametrize("keys", [("a", "b"), ("a", "a")])
 async def test_two_idempotency_keys_are_refused(
     http: httpx.AsyncClient, live_store: Store, keys: tuple[str, str]
