@@ -62,7 +62,8 @@ def news(place: Place, snapshot: Snapshot, page: EventPage) -> Told:
     ]
     cursor = known[-1].id if known else place.cursor
     if not whole:
-        return Told(blocks, place._replace(cursor=cursor), again=True)
+        stage = snapshot.record.seen_stage() if any(event.name == "status" for event in known) else place.stage
+        return Told(blocks, place._replace(cursor=cursor, stage=stage), again=True)
     if snapshot.record.status in FINAL:
         blocks.append(Block("end", with_seq(snapshot), None if cursor == "0-0" else cursor))
         return Told(blocks, place._replace(cursor=cursor), ended=True)
