@@ -104,8 +104,8 @@ async def events(
     """`snapshot` first: the whole task now. Then what that cannot show, from the oldest kept: `custom` (own events)
     and `log`; then everything as it happens, `status` and `progress` too, and `end` with the whole task.
 
-    `stopping` and `killed` tell of the signals that a running task is sent. `Last-Event-ID` resumes exactly after that
-    event; `gap` says that some may be missing. `204`: the end was seen.
+    `stopping` and `killed` tell of the signals that a running task is sent, `stalled` where it was when it stalled.
+    `Last-Event-ID` resumes exactly after that event; `gap` says that some may be missing. `204`: the end was seen.
     """
     seen = request.headers.get("last-event-id") or last_event_id or after or None
     stream = await open_stream(

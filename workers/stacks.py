@@ -183,7 +183,7 @@ class Stacks:
     async def _of_sync(self, holding: Holding, child: ChildProcess) -> Found:
         moment = child.moment()
         if child.running() != holding.seq:
-            return Found(reason="not_begun")
+            return Found(reason="ended")  # its end is on the way; or its begin, and then the gateway asks again
         text = await child.dumps.take(moment, DUMP_S)
         if not _holds(holding, child) or child.moment() != moment:
             return Found(reason="ended")

@@ -299,7 +299,7 @@ class Event(NamedTuple):
     id: str
     """Redis stream id: `<ms>-<n>`."""
     name: str
-    """`status`, `progress`, `stopping`, `killed`, or `custom` (the handler's own name is in the data)."""
+    """`status`, `progress`, `stopping`, `killed`, `stalled`, or `custom` (the handler's own name is in the data)."""
     seq: int
     """The task's version when it was written."""
     data: bytes

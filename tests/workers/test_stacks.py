@@ -87,7 +87,7 @@ async def test_a_sync_tasks_stack_begins_where_it_is_and_ends_at_its_handler(
 ) -> None:
     it = await ready(asked("sync"))
     holding = await it.runs("stands", str(tmp_path / "go"))
-    behind = it.hand("stands", str(tmp_path / "go"))
+    behind = it.hand("stands", str(tmp_path / "go on"))
 
     first, again, other = await asyncio.gather(it.found(holding), it.found(holding), it.found(behind))
 
@@ -99,7 +99,12 @@ async def test_a_sync_tasks_stack_begins_where_it_is_and_ends_at_its_handler(
     assert [name for one in others for name in functions(one) if name == "beside"] == ["beside"]
     assert not any(one.current for one in others)
     assert other == Found(reason="not_begun"), "one task's stack is never another's"
+
     (tmp_path / "go").touch()
+    await reported(it.watched, behind.seq)
+    await until(lambda: not it.stacks._flights)
+    assert await it.found(holding) == Found(reason="ended")
+    (tmp_path / "go on").touch()
     assert isinstance(await it.ended(behind), Done)
 
 
