@@ -30,6 +30,8 @@ _INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
 _LOOK_S = 0.002
 CHATTER, CHATTER_PAUSE_S = 32, 0.005
 """So many events and checkpoints of one child are read at once, then none for so long."""
+BUSY, BUSY_PAUSE_S = 8, 0.001
+"""A sync child with so many tasks in hand is heard that often: being woken for each end costs more than the end."""
 _FATAL = frozenset({signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL})
 """Those at which faulthandler writes where the process was."""
 
@@ -295,6 +297,11 @@ class ChildProcess:
             return False
         return True
 
+    def _pause(self, seconds: float) -> None:
+        """Hear nothing for so long."""
+        self._loop.remove_reader(self._socket)
+        self._loop.call_later(seconds, self._listen)
+
     def _listen(self) -> None:
         """Read again."""
         if self._open and self.exit is None:
@@ -305,12 +312,13 @@ class ChildProcess:
         chatter = 0
         while self._open:
             if chatter == CHATTER and not all_of_it:
-                self._loop.remove_reader(self._socket)
-                self._loop.call_later(CHATTER_PAUSE_S, self._listen)
+                self._pause(CHATTER_PAUSE_S)
                 return
             try:
                 message = wire.receive_message(self._socket)
             except BlockingIOError:
+                if self.spec.kind == "sync" and len(self._records) >= BUSY and not all_of_it:
+                    self._pause(BUSY_PAUSE_S)
                 return
             except wire.Malformed as error:
                 log.error("a child sent garbage; it is killed", pid=self.pid, error=str(error))

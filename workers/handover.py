@@ -59,14 +59,33 @@ class HandOver:
 
     def take(self, tasks: Sequence[Claimed], deadline_ns: int) -> None:
         """Hand claimed tasks to children, to be started by then; what no child can take now goes back."""
-        wanted = Counter(self._kind(task) for task in tasks)
-        places = {kind: self._places(kind, count) for kind, count in wanted.items()}
-        for task in tasks:
+        kinds = [self._kind(task) for task in tasks]
+        places = {kind: self._places(kind, count) for kind, count in Counter(kinds).items()}
+        handed: list[tuple[Claimed, ChildProcess | None, int | None]] = []
+        try:
+            # Nothing else in between: a child that finds no next task in its socket sleeps, and waking it is dear.
+            for task, kind in zip(tasks, kinds, strict=True):
+                child = self._place(task, places[kind])
+                handed.append((task, child, None if child is None else self._hand_over(task, child, deadline_ns)))
+        finally:
+            self._note(handed)
+
+    def _note(self, handed: Sequence[tuple[Claimed, ChildProcess | None, int | None]]) -> None:
+        """Hold what was handed over, in the same turn of the loop; send back what was not."""
+        handed_ns = boot_ns()
+        given: list[Holding] = []
+        for task, child, seq in handed:
             holding = Holding(task)
             self._holdings.add(holding)
-            child = self._place(task, places[self._kind(task)])
-            if child is None or not self._hand_over(holding, child, deadline_ns):
+            if child is None or seq is None:
                 self._ends.hand_back(holding, reason="taken_back", ran=False)
+                continue
+            holding.handed_ns = handed_ns
+            self._holdings.assign(holding, child, seq)
+            self._memory.watch(holding, child)
+            self._watch(child)
+            given.append(holding)
+        self._stops.arm(*given)
 
     def take_back(self, child: ChildProcess) -> None:
         """What it has not received it will never see."""
@@ -99,20 +118,15 @@ class HandOver:
             pool.retire(child)
         return None
 
-    def _hand_over(self, holding: Holding, child: ChildProcess, deadline_ns: int) -> bool:
+    def _hand_over(self, task: Claimed, child: ChildProcess, deadline_ns: int) -> int | None:
+        """Its sequence in the child, None where that has no room."""
         pool = self._pools[child.spec.pool]
         self._telemetry.starts(child, alone=pool.depth == 1)
-        last = self._handlers[holding.task.spec.type].fresh_process
-        seq = child.hand_over(holding.task, deadline_ns=deadline_ns, last=last)
-        if seq is None:
-            return False
-        pool.used(child)
-        holding.handed_ns = boot_ns()
-        self._holdings.assign(holding, child, seq)
-        self._stops.arm(holding)
-        self._memory.watch(holding, child)
-        self._watch(child)
-        return True
+        last = self._handlers[task.spec.type].fresh_process
+        seq = child.hand_over(task, deadline_ns=deadline_ns, last=last)
+        if seq is not None:
+            pool.used(child)
+        return seq
 
     def _watch(self, child: ChildProcess, *, stuck_ns: int = 0) -> None:
         if child not in self._watched:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from taskgate.contract.models import Claimed, Held
 from workers.children import ChildProcess, StopReason
@@ -11,8 +12,7 @@ from workers.output import Captured
 from workers.slot import Progress
 
 
-@dataclass(slots=True, eq=False)
-class Holding:
+class Holding(msgspec.Struct, eq=False):
     """One claimed attempt. It is named in every beat until the store has answered its end."""
 
     task: Claimed
@@ -47,11 +47,11 @@ class Holding:
     """What faulthandler writes of its child, asked for at its timeout or before it is killed."""
     moment: tuple[int, int, int] = (0, 0, 0)
     """`ChildProcess.moment` then."""
-    events: list[tuple[str, bytes]] = field(default_factory=list)
+    events: list[tuple[str, bytes]] = []
     emits: Emits | None = None
     """Of the handler's own among them; None before the first."""
     reports: int = 0
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    timers: list[asyncio.TimerHandle] = []
 
     @property
     def id(self) -> str:

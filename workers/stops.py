@@ -18,6 +18,8 @@ log = structlog.get_logger()
 
 KILL_AFTER_S = 5.0
 """Between the soft signal and SIGKILL, for cancels and timeouts."""
+LONG_S = 0.1
+"""Longer timeouts get their timers only then: most tasks have ended before, and a timer costs each of them."""
 NS_OF_A_MS = 1_000_000
 
 
@@ -38,10 +40,25 @@ class Stops:
         self._paused_ns = paused_ns
         self._loop = asyncio.get_running_loop()
 
-    def arm(self, holding: Holding) -> None:
-        """Its timeout runs from now; time for which the guard has it stopped does not count."""
-        holding.paused_ns = self._paused_ns()
-        self._later(holding, holding.task.spec.timeout_s, partial(self._timed_out, holding))
+    def arm(self, *holdings: Holding) -> None:
+        """Their timeouts run from now; time for which the guard has them stopped does not count."""
+        paused_ns, long = self._paused_ns(), []
+        for holding in holdings:
+            holding.paused_ns = paused_ns
+            if holding.task.spec.timeout_s > LONG_S:
+                long.append(holding)
+            else:
+                self._arm(holding, holding.task.spec.timeout_s)
+        if long:
+            self._loop.call_later(LONG_S, self._arm_long, long)
+
+    def _arm_long(self, holdings: list[Holding]) -> None:
+        for holding in holdings:
+            if not holding.ending:
+                self._arm(holding, holding.task.spec.timeout_s - LONG_S)
+
+    def _arm(self, holding: Holding, seconds: float) -> None:
+        self._later(holding, seconds, partial(self._timed_out, holding))
 
     def stop(self, holding: Holding, reason: StopReason, *, grace_s: float = KILL_AFTER_S, kill: bool = True) -> None:
         """Ask softly, and kill if it does not help. A cancel overrides, a timeout only a drain, a drain nothing.

@@ -19,33 +19,38 @@ local EXPIRED_A_CALL = 128 -- the rest is for the next call: no script may run l
 local free = { sync = free_sync, async = free_async, alone = free_alone }
 local taken, bytes_taken, expired = {}, 0, 0
 local held = {}
+changes, versions = {}, {}
 
 local function start(id)
     local key = prefix .. "task:" .. id
-    local f = redis.call("HMGET", key, "status", "version", "attempt", "epoch", "place", "bytes", "created", "deadline",
-        "spec", "payload", "checkpoint", "met", "neighbours")
-    local attempt, epoch, version, deadline = tonumber(f[3]), tonumber(f[4]) + 1, tonumber(f[2]) + 1, tonumber(f[8])
-    tally_waiting(f[5], tonumber(f[6]), -1)
+    local f = redis.call("HMGET", key, "version", "attempt", "epoch", "place", "bytes", "created", "spec", "payload",
+        "deadline")
+    local version, attempt, epoch, place = tonumber(f[1]) + 1, tonumber(f[2]), tonumber(f[3]) + 1, f[4]
+    local payload, deadline = f[8], tonumber(f[9])
+    local before = {}
+    if epoch > 1 then
+        before = redis.call("HMGET", key, "checkpoint", "met", "neighbours")
+    end
+    tally_waiting(place, tonumber(f[5]), -1)
     if deadline then
         clear_due(id)
-        if not f[12] and now >= deadline then
-            finish_record(id, f[5], "expired", retention_ms, version, attempt, "")
+        if not before[2] and now >= deadline then
+            finish_record(id, place, "expired", retention_ms, version, attempt, "")
             expired = expired + 1
             return false
         end
     end
     attempt = attempt + 1
     if epoch > 1 then
-        redis.call("HDEL", key, "progress", "effort") -- of the attempt before
+        redis.call("HDEL", key, "progress", "effort", "health") -- of the attempt before
     end
     redis.call("HSET", key, "status", "running", "version", version, "attempt", attempt, "epoch", epoch,
-        "worker", worker, "started", now, "lease", lease_ms, "health", "")
+        "worker", worker, "started", now, "lease", lease_ms)
     held[#held + 1] = id
-    tally_running(f[5], 1)
+    tally_running(place, 1)
     tell_status(id, version, "running", attempt, ',"worker":"' .. worker .. '"')
-    bytes_taken = bytes_taken + #f[10]
-    taken[#taken + 1] = { id, epoch, attempt, tonumber(f[7]), f[9], f[10], f[11] or "",
-        tonumber(f[13]) or 0 }
+    bytes_taken = bytes_taken + #payload
+    taken[#taken + 1] = { id, epoch, attempt, tonumber(f[6]), f[7], payload, before[1] or "", tonumber(before[3]) or 0 }
     return true
 end
 
@@ -168,4 +173,5 @@ if #held > 0 then
     redis.call("SADD", prefix .. "held:" .. worker, unpack(held))
 end
 settle()
+wake_watchers()
 return { "ok", now, taken }

@@ -20,6 +20,7 @@ local function status_after(outcome, task, max_attempts, delay_ms)
 end
 
 local released = {}
+changes, versions = {}, {}
 
 local function finish(item)
     local id, epoch, outcome, result, error, delay_ms, progress, effort, max_attempts, retention_ms, dead_retention_ms =
@@ -78,4 +79,5 @@ end
 release(worker, released)
 make_room(max_bytes, 2 * #items) -- here, too: results come faster than anybody trims
 settle()
+wake_watchers()
 return replies

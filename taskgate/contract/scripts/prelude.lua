@@ -37,23 +37,31 @@ end
 
 local places = {}
 
--- Queue, type and tenant.
-local function place_parts(place)
+-- Queue, type and tenant, then the names of its counters: most tasks of a call are of one place.
+local function parts_of(place)
     local parts = places[place]
     if not parts then
         parts = { string.match(place, "^([^:]+):([^:]+):([^:]+)$") }
+        local queue, tenant = parts[1], parts[3]
+        parts[4], parts[5] = "waiting:queue:" .. queue, "bytes:queue:" .. queue
+        parts[6], parts[7] = "waiting:tenant:" .. tenant, "bytes:tenant:" .. tenant
+        parts[8] = "running:queue:" .. queue
         places[place] = parts
     end
-    return parts[1], parts[2], parts[3]
+    return parts
+end
+
+local function place_parts(place)
+    return unpack(parts_of(place), 1, 3)
 end
 
 -- Count a task in (by = 1) or out (by = -1) of what waits.
 local function tally_waiting(place, bytes, by)
-    local queue, _, tenant = place_parts(place)
-    tally("waiting:queue:" .. queue, by)
-    tally("bytes:queue:" .. queue, by * bytes)
-    tally("waiting:tenant:" .. tenant, by)
-    tally("bytes:tenant:" .. tenant, by * bytes)
+    local parts = parts_of(place)
+    tally(parts[4], by)
+    tally(parts[5], by * bytes)
+    tally(parts[6], by)
+    tally(parts[7], by * bytes)
 end
 
 -- The type of a lane's tasks.
@@ -62,7 +70,7 @@ local function type_of(lane_type)
 end
 
 local function tally_running(place, by)
-    tally("running:queue:" .. (place_parts(place)), by)
+    tally(parts_of(place)[8], by)
 end
 
 local woken = {}
@@ -147,11 +155,31 @@ local function clear_due(id)
     redis.call("ZREM", prefix .. "due", id)
 end
 
+local changes, versions -- tables in a script that tells of many tasks and ends with `wake_watchers`
+
 -- Append to the task's stream and wake its watchers. `data` is a JSON object.
 local function tell(id, name, version, data)
     redis.call("XADD", prefix .. "task:" .. id .. ":events", "MAXLEN", "~", EVENTS_KEPT, "*",
         "event", name, "seq", version, "data", data)
-    redis.call("PUBLISH", prefix .. "changes:" .. id, version)
+    local channel = prefix .. "changes:" .. id
+    if changes then
+        changes[#changes + 1], versions[#versions + 1] = channel, version
+    else
+        redis.call("PUBLISH", channel, version)
+    end
+end
+
+-- Most tasks have none: to ask for all at once costs less than to tell nobody of each.
+local function wake_watchers()
+    if #changes == 0 then
+        return
+    end
+    local watched = redis.call("PUBSUB", "NUMSUB", unpack(changes))
+    for i, channel in ipairs(changes) do
+        if watched[2 * i] > 0 then
+            redis.call("PUBLISH", channel, versions[i])
+        end
+    end
 end
 
 -- A status event; `more` is "" or further JSON members with a leading comma.
