@@ -85,6 +85,20 @@ async def test_every_task_stands_on_one_page(
         assert (await page(http))["next_cursor"] is not None, "50 by default"
 
 
+async def test_also_where_each_partition_is_looked_through_bit_by_bit(
+    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one has shown may be older than what another has not been asked for yet."""
+    monkeypatch.setattr(listing, "BATCH", 2)
+    store = Store(redis_client, partitions=4)
+    made = await put(store, *(submission(queue="odd" if n % 3 == 1 else "default") for n in range(60)))
+    created = {record.id: record.created_ms for task_id in made for record in await store.read([task_id]) if record}
+    wanted = sorted(made[1::3], key=lambda task_id: (created[task_id], task_id), reverse=True)
+    async with client_of(gateway_of(partitions=4)) as http:
+        for limit in (3, 50):
+            assert await ids_of(http, limit=limit, queue="odd") == wanted
+
+
 async def test_the_next_page_has_a_link(http: httpx.AsyncClient, worker: Worker) -> None:
     made = [(await submit(http))["id"] for _ in range(3)]
     first = await http.get("/tasks", params={"limit": 2, "type": "echo"})

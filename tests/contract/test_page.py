@@ -17,6 +17,7 @@ async def _all(store: Store, tenant: str, limit: int, **wanted: object) -> list[
         page = await store.page(0, tenant, before=mark, limit=limit, **wanted)  # type: ignore[arg-type]
         assert page.scanned <= limit
         found += page.ids
+        assert len(found) == len(set(found)), "one was shown twice"
         mark = page.last
     return found
 
