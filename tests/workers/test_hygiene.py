@@ -14,8 +14,9 @@ Child = Callable[..., Watched]
 
 
 async def rest(watched: Watched) -> None:
-    """Until the child has gone to idle: it has tidied up before that."""
+    """Until the child has tidied up, which it does between two tasks, and told it."""
     await watched.run("sleeps", 0.06)
+    await watched.run("echo")
 
 
 @pytest.mark.parametrize(
