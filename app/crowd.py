@@ -40,12 +40,12 @@ class Crowd:
         self._most = most
         self._looking = False
 
-    def joined(self) -> bool:
+    def joined(self, newcomer: Waiting) -> bool:
         """One more is there. False: it is one too many, and none of the others is idle."""
         if not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
-        return len(self._connections) <= self._most or self._make_room()
+        return len(self._connections) <= self._most or self._make_room(newcomer)
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
@@ -56,12 +56,12 @@ class Crowd:
         if self._looking:
             loop.call_later(LOOK_EVERY_S, self._look)
 
-    def _make_room(self) -> bool:
+    def _make_room(self, newcomer: Waiting) -> bool:
         """Those that have been idle longest go: whoever has just come will soon have sent its request."""
-        idle = [each for each in self._connections if each.allowed < math.inf]
+        idle = [each for each in self._connections if each.allowed < math.inf and each is not newcomer]
         for each in heapq.nsmallest(max(1, len(idle) // _GIVE_UP), idle, key=lambda each: each.since):
             each.close()
-        return len(idle) > 1
+        return bool(idle)
 
 
 _crowds: WeakKeyDictionary[ServerState, Crowd] = WeakKeyDictionary()

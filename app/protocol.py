@@ -40,7 +40,7 @@ MAX_HEADERS = 100
 MAX_HEAD_BYTES = 32 * 1024
 
 _SLICE_BYTES = MAX_HEAD_BYTES // 2
-"""Parsed at a time: of requests behind one that is not answered yet there are never more than fit into it."""
+"""Parsed at a time: of requests that wait for one before them there are never more than fit into it."""
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._client = get_remote_addr(transport)
         self._await(HEAD_S)
         self._state.connections.add(self)  # type: ignore[arg-type]
-        if not crowd_of(self._state).joined():
+        if not crowd_of(self._state).joined(self):
             self._refuse(Problem("overloaded", retry_after_s=1))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        if self._unparsed:
+        if self._queue or self._unparsed:
             self._unparsed += data
         elif len(data) <= _SLICE_BYTES:
             self._feed(data)
@@ -155,8 +155,8 @@ class Connection(asyncio.Protocol):
 
     def read_on(self) -> None:
         """Read if, and only if, somebody has use for what comes."""
-        waits = self._queue or self._unparsed
-        wanted = self._deaf or not (waits or (self._running and len(self._running.body) > HIGH_WATER_BYTES))
+        untaken = len(self._unparsed) + (len(self._running.body) if self._running else 0)
+        wanted = self._deaf or untaken <= HIGH_WATER_BYTES
         if wanted != self._reads and not self._transport.is_closing():
             self._reads = wanted
             (self._transport.resume_reading if wanted else self._transport.pause_reading)()
@@ -175,12 +175,11 @@ class Connection(asyncio.Protocol):
             self._run(following)
         elif self._refusal:
             self._say_refusal()
-        else:
-            if not exchange.more_body:
-                self._await(KEEP_ALIVE_S if self._arriving is exchange else HEAD_S)
-            if self._unparsed:
-                data, self._unparsed = self._unparsed, b""
-                self._parse(data)
+        elif not exchange.more_body:
+            self._await(KEEP_ALIVE_S if self._arriving is exchange else HEAD_S)
+        if self._unparsed and not self._queue:
+            data, self._unparsed = self._unparsed, b""
+            self._parse(data)
         self.read_on()
 
     def give_up(self, exchange: Exchange) -> None:

@@ -142,10 +142,11 @@ async def submit(http: httpx.AsyncClient, **members: Any) -> dict[str, Any]:
 class Served:
     """A gateway process of its own on loopback."""
 
-    def __init__(self, port_file: Path, **options: Any) -> None:
+    def __init__(self, port_file: Path, *, before: str = "", **options: Any) -> None:
+        """`before`: what it executes first, to change constants for instance."""
         options = {"port": 0, "grace_s": 8, **options}
         code = (
-            "from app.main import run; from pathlib import Path; from taskgate.settings import load; "
+            f"{before}\nfrom app.main import run; from pathlib import Path; from taskgate.settings import load; "
             f"run(load({{}}, **{options!r}), port_file=Path({str(port_file)!r}))"
         )
         self.process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
