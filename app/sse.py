@@ -17,14 +17,6 @@ from app.reply import LATER
 logger = structlog.get_logger()
 
 PING = b": ping\r\n\r\n"
-PING_S = 15.0
-"""Proxies close what is silent for a minute; and a client that has vanished is noticed by what it does not take."""
-
-SEND_S = 15.0
-"""A client that takes nothing for so long is let go."""
-
-LEAVE_S = 2.0
-"""So long may the last words take."""
 
 
 class Pulse:
@@ -91,15 +83,16 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self,
-        source: Source,
-        pulse: Pulse,
-        *,
-        leaving: Callable[[], bool] = lambda: False,
-        ping_s: float = PING_S,
-        send_s: float = SEND_S,
-    ) -> None:
+    ping_s = 15.0
+    """Proxies close what is silent for a minute; and a client that has vanished is noticed by what it does not take."""
+
+    send_s = 15.0
+    """A client that takes nothing for so long is let go."""
+
+    leave_s = 2.0
+    """So long may the last words take."""
+
+    def __init__(self, source: Source, pulse: Pulse, *, leaving: Callable[[], bool] = lambda: False) -> None:
         """`leaving`: whether the process stops, when nobody is waited for any longer."""
         self.status_code = 200
         self.background = None
@@ -107,8 +100,6 @@ class EventStream(Response):
         self._source = source
         self._pulse = pulse
         self._leaving = leaving
-        self._ping_s = ping_s
-        self._send_s = send_s
         self._sent_at = self._began_at = 0.0
         self._sending = self._stuck = False
 
@@ -144,10 +135,10 @@ class EventStream(Response):
 
     def _beat(self, now: float) -> None:
         if self._sending:
-            if now - self._began_at > (LEAVE_S if self._leaving() else self._send_s) and self._task is not None:
+            if now - self._began_at > (self.leave_s if self._leaving() else self.send_s) and self._task is not None:
                 self._stuck = True
                 self._task.cancel()
-        elif now - self._sent_at > self._ping_s:
+        elif now - self._sent_at > self.ping_s:
             self._source.silent = True
             self._source.bell.ring()
 
