@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from taskgate.cli import lists, service, stack, tasks
+from taskgate.cli import lists, logs, service, stack, tasks
 from taskgate.cli.options import ClientCommand, ServiceCommand
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ _CLIENT: tuple[Callable[..., None], ...] = (
     tasks.redrive,
     tasks.delete,
     stack.stack,
+    logs.logs,
     lists.list_tasks,
     lists.workers,
     lists.dead_letters,
