@@ -3,7 +3,7 @@
 ServiceError
 ├── Unreachable         no answer, or not one of Taskgate
 ├── Refused             a problem answer (RFC 9457)
-│   ├── Invalid         400, 413, 415, 422: the request is wrong; `errors` says where
+│   ├── Invalid         400, 413, 414, 415, 422, 431: the request is wrong; `errors` says where
 │   │   └── KeyReused   its Idempotency-Key belongs to another body
 │   ├── Unauthorized    401, 403
 │   ├── NotFound        404: no such task of yours
@@ -14,7 +14,7 @@ ServiceError
 │   ├── NotRunning      409: only what runs has a stack
 │   ├── TooMany         429
 │   │   └── QueueFull   as much waits as is allowed
-│   └── Unavailable     502, 503, 504: not now
+│   └── Unavailable     408, 502, 503, 504: not now
 ├── StillRunning        `wait` was given less time than the task needs (a TimeoutError, too)
 └── NotSucceeded        what `wait(check=True)` says of a task that ended otherwise
     ├── TaskFailed
@@ -145,12 +145,12 @@ _BY_SLUG: dict[str, type[Refused]] = {
     "queue-full": QueueFull,
 }
 _BY_STATUS: dict[int, type[Refused]] = {
-    **dict.fromkeys((400, 413, 415, 422), Invalid),
+    **dict.fromkeys((400, 413, 414, 415, 422, 431), Invalid),
     **dict.fromkeys((401, 403), Unauthorized),
     404: NotFound,
     410: Gone,
     429: TooMany,
-    **dict.fromkeys((502, 503, 504), Unavailable),
+    **dict.fromkeys((408, 502, 503, 504), Unavailable),
 }
 _BY_END: dict[str, type[NotSucceeded]] = {"failed": TaskFailed, "canceled": TaskCanceled, "expired": TaskExpired}
 

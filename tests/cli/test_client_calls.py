@@ -20,9 +20,11 @@ def client(receiver: Receiver, request: pytest.FixtureRequest) -> Any:
 
 ERRORS = [
     (400, "bad-request", sdk.Invalid),
+    (400, "invalid-cursor", sdk.Invalid),
     (401, "unauthorized", sdk.Unauthorized),
     (403, "insufficient-scope", sdk.Unauthorized),
     (404, "not-found", sdk.NotFound),
+    (408, "body-timeout", sdk.Unavailable),
     (409, "not-cancelable", sdk.NotCancelable),
     (409, "not-dead", sdk.NotDead),
     (409, "not-finished", sdk.NotFinished),

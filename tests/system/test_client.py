@@ -1,8 +1,13 @@
 """Both clients against a real service, over links on which every connection breaks in some way."""
 
 import asyncio
+import os
 import random
+import re
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +17,7 @@ from taskgate import AsyncClient, Client
 from taskgate.client import StillRunning, TaskFailed
 from tests.conftest import Server
 from tests.system.faulty_link import FaultyLink, faulty_link
-from tests.system.rig import Rig
+from tests.system.rig import ROOT, Rig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,7 +30,8 @@ COUNTS = [
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(module_server: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
     """One for all tests here: they look only at tasks of their own."""
-    rig = Rig(module_server, tmp_path_factory.mktemp("service"))
+    handlers = {"TASKGATE_HANDLERS": "tests.system.jobs,workers.handlers"}
+    rig = Rig(module_server, tmp_path_factory.mktemp("service"), handlers)
     try:
         await rig.worker()
         await rig.gateway()
@@ -126,6 +132,60 @@ async def test_a_real_service_in_both_clients_words(service: Rig) -> None:
         assert (await client.wait(task["id"], timeout_s=30))["status"] == "canceled"
         held = await client.submit("cpu", {"ms": 1}, prefer_wait_s=30)
         assert held["status"] == "succeeded"
+
+
+async def test_the_code_of_the_documentation_runs(service: Rig) -> None:
+    """On one namespace, block after block, as a reader would."""
+
+    def run() -> None:
+        namespace: dict[str, Any] = {}
+        for block in blocks():
+            exec(compile(block.replace("http://127.0.0.1:8080", service.url), "docs/client.md", "exec"), namespace)
+
+    await asyncio.to_thread(run)
+
+
+@pytest.mark.full
+async def test_a_users_code_is_typed(tmp_path: Path) -> None:
+    """Strictly, with what the page does and what it must not."""
+    (tmp_path / "right.py").write_text("\n".join(blocks()))
+    (tmp_path / "wrong.py").write_text(WRONG)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--config-file=", "right.py", "wrong.py"]
+    checking = await asyncio.create_subprocess_exec(
+        *command, cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT)}, stdout=PIPE
+    )
+    out, _ = await checking.communicate()
+    lines = [line for line in out.decode().splitlines() if ": error: " in line]
+    expected = [n for n, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")]
+    assert [line.split(":")[:2] for line in lines] == [["wrong.py", str(n)] for n in expected], out.decode()
+
+
+WRONG = """
+from taskgate import AsyncClient, Client
+
+client = Client("http://127.0.0.1:8080", patience="long")  # wrong
+client.submit("t", {}, priority="high")  # wrong
+client.submit("t", {}, colour="red")  # wrong
+client.list(status=1)  # wrong
+n: int = client.wait("id", timeout_s=1)  # wrong
+s: str = client.get("id")["status"]
+for event in client.events("id"):
+    s = event.data  # wrong
+
+
+async def main() -> None:
+    client = AsyncClient()
+    s: str = client.wait("id")["status"]  # wrong
+    s = (await client.wait("id"))["status"]
+    async for task in client.watch("id"):
+        s = task["status"]
+"""
+
+
+def blocks() -> list[str]:
+    found = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert len(found) == 5
+    return list(found)
 
 
 async def created(service: Rig) -> int:
