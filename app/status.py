@@ -4,7 +4,7 @@ import functools
 import re
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
@@ -58,6 +58,8 @@ class StatusEndpoint:
         applied: tuple[tuple[bytes, bytes], ...] = ()
         if wait_s:
             applied = (waiting.applied(wait_s),)
+            if asked.fields is not None:
+                _picked(snapshot, asked.fields)  # an unknown field is refused now, not after the wait
             wanted = _wanted(known, asked.fields)
             if not wanted(snapshot):
                 snapshot = await waiting.until(
@@ -72,9 +74,7 @@ class StatusEndpoint:
     async def _partial(
         self, snapshot: Snapshot, fields: str, known: bytes | None, applied: tuple[tuple[bytes, bytes], ...]
     ) -> Reply:
-        whole = msgspec.json.decode(snapshot.body)
-        whole["result"] = None
-        picked = pick(whole, fields)
+        picked = _picked(snapshot, fields)
         if "result" in picked and snapshot.record.has_result:
             _, result = await self._store.result(snapshot.record.id)
             picked["result"] = msgspec.Raw(result)
@@ -93,6 +93,12 @@ def _asked(query: bytes) -> Asked:
     return Asked(
         None if fields is None else ",".join(fields), waiting.asked_s(given["wait"][0]) if "wait" in given else 0.0
     )
+
+
+def _picked(snapshot: Snapshot, fields: str) -> dict[str, Any]:
+    whole = msgspec.json.decode(snapshot.body)
+    whole["result"] = None
+    return pick(whole, fields)
 
 
 def _etag(snapshot: Snapshot, fields: str | None) -> bytes:

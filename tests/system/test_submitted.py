@@ -1,5 +1,6 @@
 """What is accepted runs: from a handler, of a kind that has children, in every partition."""
 
+from tests.conftest import eventually
 from tests.system.rig import Rig
 
 
@@ -14,6 +15,13 @@ async def test_what_a_handler_submits_runs_and_reads_like_any_other_task(rig: Ri
     assert [(task["status"], task["attempt"]) for task in ended] == [("succeeded", 1)] * 2
     assert [task["metadata"] for task in ended] == [None, {"a": 1}]
     assert (ended[1]["priority"], ended[1]["max_attempts"]) == (9, 2)
+
+    async def usual_ms() -> dict[str, int]:
+        [supervisor] = await rig.store.workers()
+        return supervisor.run_ms
+
+    said = await eventually(usual_ms, lambda said: said.keys() == {"parent", "cpu"})
+    assert 1 <= said["cpu"] < 10_000, "what estimates of such tasks are made of"
 
 
 async def test_what_no_child_can_run_is_not_served(rig: Rig) -> None:
