@@ -184,7 +184,9 @@ class Connection(asyncio.Protocol):
 
     def give_up(self, exchange: Exchange) -> None:
         """Its answer will never be whole."""
-        if exchange.started:
+        if exchange.started and self.is_full:
+            self._transport.abort()  # its client does not read: what is written would wait for it
+        elif exchange.started:
             self.close()
         else:
             exchange.gone = True

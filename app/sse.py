@@ -22,15 +22,16 @@ PING = b": ping\r\n\r\n"
 class Pulse:
     """Calls each member with the loop's time, about once in `every_s`, while there are any."""
 
-    def __init__(self, every_s: float = 1.0) -> None:
-        self._every_s = every_s
+    every_s = 1.0
+
+    def __init__(self) -> None:
         self._members: set[Callable[[float], None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, member: Callable[[float], None]) -> None:
         self._members.add(member)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._every_s, self._beat)
+            self._timer = asyncio.get_running_loop().call_later(self.every_s, self._beat)
 
     def remove(self, member: Callable[[float], None]) -> None:
         self._members.discard(member)
@@ -40,7 +41,7 @@ class Pulse:
 
     def _beat(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._every_s, self._beat)
+        self._timer = loop.call_later(self.every_s, self._beat)
         for member in list(self._members):
             member(loop.time())
 

@@ -58,6 +58,8 @@ class Connected:
         self._buffer = self._text = b""
         self._in_chunk = 0
         self.head = b""
+        self.ended = False
+        """It had its last chunk."""
 
     async def read(self, *, most: int | None = None, idle_s: float = 10.0) -> None:
         left = most if most is not None else 1 << 60
@@ -92,6 +94,7 @@ class Connected:
                 if not found:
                     break
                 self._buffer, self._in_chunk = rest, int(size, 16) + 2
+                self.ended = self.ended or self._in_chunk == 2
             part, self._buffer = self._buffer[: self._in_chunk], self._buffer[self._in_chunk :]
             self._in_chunk -= len(part)
             body += part if self._in_chunk >= 2 else part[: len(part) - (2 - self._in_chunk)]

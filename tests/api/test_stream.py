@@ -69,7 +69,7 @@ async def test_a_stream_waits_while_redis_is_away(
     door = gateway_of()
     task_id, kept = await finished(worker, "custom")
     monkeypatch.setattr("app.hub.BACKUP_S", 0.01)
-    door.gateway.hub.pulse = Pulse(0.01)
+    monkeypatch.setattr(Pulse, "every_s", 0.01)
     real = door.gateway.store.news
     failures = 0
 
