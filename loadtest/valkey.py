@@ -65,7 +65,8 @@ def serving(durability: Durability) -> Iterator[Valkey]:
     with tempfile.TemporaryDirectory(prefix="loadtest-valkey-") as folder:
         port = machine.free_port()
         argv = [get_binary_path(), "--port", str(port), "--dir", folder, *_COMMON, *_OPTIONS[durability]]
-        group = machine.Group(argv, environ=machine.clean_environ(), log=Path(folder) / "valkey.log")
+        environ = machine.clean_environ(GLIBC_TUNABLES="glibc.malloc.tcache_count=1000")
+        group = machine.Group(argv, environ=environ, log=Path(folder) / "valkey.log")
         valkey = Valkey(group, port)
         try:
             _wait(valkey)

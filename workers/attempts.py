@@ -81,6 +81,8 @@ class ChildAttempt(Attempt):
         Raises:
             msgspec.ValidationError: the handler has put something of its own into `submitted`.
         """
+        if self.submitted == []:
+            return []
         return msgspec.convert([tuple(one) for one in self.submitted], list[Submitted])
 
     def close(self) -> None:

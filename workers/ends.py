@@ -1,13 +1,12 @@
 """The end of every attempt on its way out: its last reports, then finish or hand-back, then the log line."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import structlog
 
-from taskgate.contract.models import HandBack
+from taskgate.contract.models import Finish, HandBack
 from taskgate.settings import Settings
 from workers import endings
 from workers.holdings import Holding, Holdings
@@ -54,9 +53,7 @@ class Ends:
             dead_retention_ms=self._dead_retention_ms,
             **fields,
         )
-        self._after_reports(
-            holding, lambda: self._outbox.finish(holding.task.partition, item), partial(self._finished, holding, run_ms)
-        )
+        self._after_reports(holding, item, partial(self._finished, holding, run_ms))
 
     def hand_back(self, holding: Holding, *, reason: str, ran: bool = True, delay_ms: int = 0) -> None:
         """Uncounted. `ran`: a child had received it."""
@@ -70,11 +67,7 @@ class Ends:
             reason=reason,
             retention_ms=self._retention_ms,
         )
-        self._after_reports(
-            holding,
-            lambda: self._outbox.hand_back(holding.task.partition, item),
-            partial(self._handed_back, holding, reason),
-        )
+        self._after_reports(holding, item, partial(self._handed_back, holding, reason))
 
     def hand_back_unknown(self, partition: int, task_id: str, epoch: int) -> None:
         """A claim whose reply never came: ours in the store, in no child of ours."""
@@ -103,36 +96,50 @@ class Ends:
             "pid": holding.child.pid if holding.child is not None else None,
         }
 
-    def _after_reports(
-        self,
-        holding: Holding,
-        send: Callable[[], asyncio.Future[str]],
-        answered: Callable[[asyncio.Future[str]], None],
-    ) -> None:
+    def _after_reports(self, holding: Holding, item: Finish | HandBack, tell: Callable[[str], None]) -> None:
+        answer = _Answer(self, holding, tell)
         holding.leave_child()
         self._holdings.released_by_child(holding)
         unwritten = self._telemetry.flush(holding)
         self._telemetry.forget(holding)
         if unwritten is None:
-            send().add_done_callback(answered)
+            self._outbox.end(holding.task.partition, item, answer)
         else:
-            unwritten.add_done_callback(lambda _: send().add_done_callback(answered))
+            unwritten.add_done_callback(lambda _: self._outbox.end(holding.task.partition, item, answer))
 
-    def _finished(self, holding: Holding, run_ms: int | None, answer: asyncio.Future[str]) -> None:
-        status = self._answered(holding, answer)
+    def answered(self, holding: Holding, status: str) -> None:
+        """The store has taken its end, or will never."""
+        self._holdings.drop(holding)
+        if status in ("stale", "not_found"):
+            self.count_stale(holding)
+
+    def _finished(self, holding: Holding, run_ms: int | None, status: str) -> None:
         log.info("attempt finished", outcome=status, duration_ms=run_ms, **self.facts(holding))
 
-    def _handed_back(self, holding: Holding, reason: str, answer: asyncio.Future[str]) -> None:
-        status = self._answered(holding, answer)
+    def _handed_back(self, holding: Holding, reason: str, status: str) -> None:
         log.debug("handed back", reason=reason, outcome=status, **self.facts(holding))
 
-    def _answered(self, holding: Holding, answer: asyncio.Future[str]) -> str:
-        self._holdings.drop(holding)
-        if answer.cancelled():
-            return "unsent"
-        if (error := answer.exception()) is not None:
-            log.error("the store refused an end", error=repr(error), **self.facts(holding))
-            return "refused"
-        if answer.result() in ("stale", "not_found"):
-            self.count_stale(holding)
-        return answer.result()
+
+class _Answer:
+    """Where the store's word on an end goes; each attempt has one, and a future would cost it more."""
+
+    __slots__ = ("_ends", "_holding", "_tell")
+
+    def __init__(self, ends: Ends, holding: Holding, tell: Callable[[str], None]) -> None:
+        self._ends = ends
+        self._holding = holding
+        self._tell = tell
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, status: str) -> None:
+        self._ends.answered(self._holding, status)
+        self._tell(status)
+
+    def set_exception(self, error: Exception) -> None:
+        log.error("the store refused an end", error=repr(error), **self._ends.facts(self._holding))
+        self.set_result("refused")
+
+    def cancel(self) -> None:
+        self.set_result("unsent")

@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 import structlog
 
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
-from taskgate.contract.group import Group
+from taskgate.contract.group import Group, Sink
 from taskgate.contract.models import Finish, HandBack, Report
 from taskgate.contract.states import ErrorKind
 from taskgate.contract.store import Store
@@ -66,6 +66,13 @@ class Outbox:
     def finish(self, partition: int, item: Finish) -> asyncio.Future[str]:
         """The new status, `done`, `stale` or `not_found`."""
         return self._finishes[partition](item)
+
+    def end(self, partition: int, item: Finish | HandBack, sink: Sink[str]) -> None:
+        """Finish or hand back; the new status, or as above, goes to `sink`."""
+        if isinstance(item, Finish):
+            self._finishes[partition].put(item, sink)
+        else:
+            self._hand_backs[partition].put(item, sink)
 
     def hand_back(self, partition: int, item: HandBack) -> asyncio.Future[str]:
         return self._hand_backs[partition](item)

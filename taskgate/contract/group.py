@@ -3,10 +3,23 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+R_contra = TypeVar("R_contra", contravariant=True)
+
+
+class Sink(Protocol[R_contra]):
+    """Where one item's result goes: a future, or what is cheaper. Its methods are called in the group's loop."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: R_contra, /) -> None: ...
+
+    def set_exception(self, error: Exception, /) -> None: ...
+
+    def cancel(self) -> object: ...
 
 
 class Group(Generic[T, R]):
@@ -28,16 +41,20 @@ class Group(Generic[T, R]):
         self._size = size
         self._max_items = max_items
         self._max_bytes = max_bytes
-        self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
+        self._waiting: deque[tuple[T, Sink[R]]] = deque()
         self._runner: asyncio.Task[None] | None = None
 
     def __call__(self, item: T) -> asyncio.Future[R]:
         """Put `item` into the next group; the future is its result."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
+        self.put(item, future)
+        return future
+
+    def put(self, item: T, sink: Sink[R]) -> None:
+        """The same, its result going to `sink`."""
+        self._waiting.append((item, sink))
         if self._runner is None:
             self._runner = asyncio.ensure_future(self._run())
-        return future
 
     async def _run(self) -> None:
         try:
@@ -45,12 +62,12 @@ class Group(Generic[T, R]):
                 await self._send(self._take())
         finally:
             self._runner = None
-            for _, future in self._waiting:  # only when this task is cancelled: nobody would send them
-                future.cancel()
+            for _, sink in self._waiting:  # only when this task is cancelled: nobody would send them
+                sink.cancel()
             self._waiting.clear()
 
-    def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
-        group: list[tuple[T, asyncio.Future[R]]] = []
+    def _take(self) -> list[tuple[T, Sink[R]]]:
+        group: list[tuple[T, Sink[R]]] = []
         total = 0
         while self._waiting and len(group) < self._max_items:
             total += self._size(self._waiting[0][0])
@@ -59,19 +76,24 @@ class Group(Generic[T, R]):
             group.append(self._waiting.popleft())
         return group
 
-    async def _send(self, group: list[tuple[T, asyncio.Future[R]]]) -> None:
+    async def _send(self, group: list[tuple[T, Sink[R]]]) -> None:
         try:
             results = await self._call([item for item, _ in group])
             if len(results) != len(group):
                 raise AssertionError(f"{len(results)} results for {len(group)} items")
         except BaseException as error:
-            for _, future in group:
-                if not future.done():
-                    future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
-                    future.exception()  # a waiter that has gone must not leave a warning behind
+            for _, sink in group:
+                if sink.done():
+                    continue
+                if not isinstance(error, Exception):
+                    sink.cancel()
+                    continue
+                sink.set_exception(error)
+                if isinstance(sink, asyncio.Future):
+                    sink.exception()  # a waiter that has gone must not leave a warning behind
             if not isinstance(error, Exception):
                 raise
             return
-        for (_, future), result in zip(group, results, strict=True):
-            if not future.done():
-                future.set_result(result)
+        for (_, sink), result in zip(group, results, strict=True):
+            if not sink.done():
+                sink.set_result(result)
