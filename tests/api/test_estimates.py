@@ -16,7 +16,6 @@ from taskgate.contract.errors import StoreUnavailable
 from taskgate.contract.models import Pace, TaskRecord, TaskSpec
 from taskgate.contract.states import Status
 from tests.api.conftest import Worker, client_of, submit
-from tests.conftest import eventually
 
 FRESH = {"Cache-Control": "no-cache"}
 STILL = Pace(now_ms=10_000, since_ms=None, left=0, per_s=None, waiting=1, lanes=1, tenants=1)
@@ -162,15 +161,3 @@ async def test_without_redis_there_is_none_and_nothing_else_is_wrong(
         for _ in range(2):
             answer = await http.get(f"/tasks/{task['id']}", headers=FRESH)
             assert (answer.status_code, answer.json()["estimate"]) == (200, None)
-
-
-async def test_the_pace_of_a_queue_is_read(worker: Worker, http: httpx.AsyncClient) -> None:
-    await submit(http)
-    await submit(http)
-    await submit(http, type="any")
-    await submit(http, type="any")
-    await worker.claim()
-    pace = await eventually(lambda: worker.store.pace(0, "default", "echo"), lambda pace: pace.left == 1)
-    assert (pace.waiting, pace.lanes, pace.tenants, pace.per_s) == (3, 2, 1, None)
-    assert pace.since_ms is not None
-    assert (await worker.store.pace(0, "none", "echo")).waiting == 0
