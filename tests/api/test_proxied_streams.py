@@ -1,0 +1,125 @@
+"""Streams as they reach people: through nginx, which compresses and buffers, into a browser's EventSource."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx_sse
+import pytest
+
+from taskgate.contract.models import Claimed
+from tests.api.chromium import Browser, chromium
+from tests.api.conftest import Served, Worker, submit
+from tests.api.nginx import free_port, nginx
+from tests.api.test_events import client
+from tests.conftest import eventually
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
+Serve = Callable[..., Awaitable[Served]]
+
+
+async def running(served: Served, worker: Worker, count: int) -> list[Claimed]:
+    async with client(served) as http:
+        for _ in range(count):
+            await submit(http, type="any", payload="<b>not HTML</b>")
+    return await worker.claim(count)
+
+
+def port_of(served: Served) -> int:
+    return int(served.url.rsplit(":", 1)[1])
+
+
+async def test_events_pass_nginx_at_once_though_it_compresses_and_buffers(
+    serve: Serve, worker: Worker, tmp_path: Path
+) -> None:
+    served = await serve()
+    [task] = await running(served, worker, 1)
+    ages: list[float] = []
+    with nginx(tmp_path / "nginx", port_of(served)) as url:
+        headers = {"Accept-Encoding": "gzip"}
+        async with httpx.AsyncClient(base_url=url, timeout=20, headers=headers, trust_env=False) as http:
+            await eventually(lambda: _answers(http), bool)
+            whole = await http.get(f"/tasks/{task.id}")
+            assert whole.headers["content-encoding"] == "gzip", "it does compress"
+            async with httpx_sse.aconnect_sse(http, "GET", f"/tasks/{task.id}/events") as source:
+                telling = asyncio.ensure_future(_tell(worker, task))
+                async for event in source.aiter_sse():
+                    if event.event == "custom":
+                        ages.append(time.time() - event.json()["at"])
+                    if event.event == "end":
+                        break
+                await telling
+    ages.sort()
+    assert len(ages) == 40
+    assert ages[20] < 1, ages
+    assert ages[-1] < 5, ages
+
+
+async def _answers(http: httpx.AsyncClient) -> bool:
+    try:
+        return (await http.get("/livez")).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+async def _tell(worker: Worker, task: Claimed) -> None:
+    for _ in range(40):
+        await worker.report(task, events=[("custom", b'{"at":%f}' % time.time())])
+        await asyncio.sleep(0.05)
+    await worker.finish(task)
+
+
+async def test_the_example_page_shows_bars_resumes_and_ends(serve: Serve, worker: Worker, tmp_path: Path) -> None:
+    """A restart of the gateway is a 502 to the browser, which ends its EventSource: the page makes a new one."""
+    port = free_port()
+    served = await serve(port=port)
+    one, other = await running(served, worker, 2)
+    folder = tmp_path / "chromium"
+    folder.mkdir()
+    with nginx(tmp_path / "nginx", port) as url, chromium(folder) as browser:
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            await eventually(lambda: _answers(http), bool)
+        browser.open(f"{url}/watch.html?task={one.id}&task={other.id}")
+        await _shows(browser, "#connection", "connected")
+        await worker.report(one, progress=b'{"current":1,"total":4,"percent":25.0}')
+        await _is(browser, _width(one), "25%")
+        for number in range(3):
+            await worker.report(
+                one, events=[("custom", b'{"name":"step","n":%d,"data":"<i>%d</i>"}' % (number, number))]
+            )
+        await _shows(browser, f'[data-id="{one.id}"] .says', '"<i>2</i>"')
+
+        assert await served.stop() == 0
+        await worker.report(one, events=[("custom", b'{"name":"step","n":3,"data":"meanwhile"}')])
+        await _shows(browser, "#connection", "reconnecting")
+        await serve(port=port)
+        await _shows(browser, f'[data-id="{one.id}"] .says', "meanwhile")
+        await worker.finish(one)
+        await _is(browser, _width(one), "100%")
+        await worker.finish(other, "failed", error=b'{"kind":"exception"}')
+        await _shows(browser, f'[data-id="{other.id}"] .state', "failed")
+        await _shows(browser, "#connection", "done")
+        said = browser.value_of(f"document.querySelector('[data-id=\"{one.id}\"] .says').textContent").split("\n")
+        assert said == ['"<i>0</i>"', '"<i>1</i>"', '"<i>2</i>"', '"meanwhile"', ""], "each once, and as text"
+        assert browser.value_of("document.querySelectorAll('.says i').length") == 0
+
+
+def _width(task: Claimed) -> str:
+    return f"document.querySelector('[data-id=\"{task.id}\"] .bar div').style.width"
+
+
+async def _shows(browser: Browser, selector: str, text: str) -> None:
+    async def shown() -> str:
+        return str(browser.value_of(f"document.querySelector('{selector}')?.textContent"))
+
+    await eventually(shown, lambda found: text in found, within_s=60, every_s=0.1)
+
+
+async def _is(browser: Browser, expression: str, wanted: Any) -> None:
+    async def value() -> Any:
+        return browser.value_of(expression)
+
+    await eventually(value, lambda found: found == wanted, within_s=60, every_s=0.1)
