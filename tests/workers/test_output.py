@@ -127,7 +127,8 @@ async def test_one_that_leaves_a_printing_program_behind_is_the_last_of_its_chil
     done = await watched.done(first)
     if done.left_running:
         watched.process.kill()
-    await watched.exited
+    await watched.until(lambda: watched.exited.done() or watched.of(wire.Done, second))
+    assert not watched.of(wire.Done, second)
     assert not watched.of(wire.Printed, second)
     assert watched.process.take_back() == [second]
 
