@@ -40,16 +40,21 @@ class Meters:
     def __init__(self) -> None:
         self._steps = Meter()
         self._cpu_ms = Meter()
+        self._effort: object = None
 
     def note(self, task: Task) -> None:
         self._steps.note((task.get("progress") or {}).get("current"))
-        self._cpu_ms.note((task.get("effort") or {}).get("cpu_ms"))
+        effort = task.get("effort")
+        if effort is not self._effort:  # the same object is the same measurement, shown again
+            self._effort = effort
+            self._cpu_ms.note((effort or {}).get("cpu_ms"))
 
     def rate(self, task: Task) -> str:
         """Steps a second, in the unit that the task names."""
         found = self._steps.per_s()
         unit = (task.get("progress") or {}).get("unit") or ""
-        return "" if not found else f"{found:.3g} {unit}".rstrip() + "/s"
+        shown = f"{found:,.0f}" if found is not None and found >= 100 else f"{found:.3g}" if found else ""
+        return f"{shown} {unit}".rstrip() + "/s" if shown else ""
 
     def cpu(self) -> str:
         """Of one CPU."""

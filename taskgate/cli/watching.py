@@ -16,6 +16,10 @@ _NUMBERS_S = 1.0
 """How often a live line asks for what no event tells: effort, health, the time left."""
 
 
+_UNTOLD = frozenset({"effort", "health", "heartbeat_age_ms", "estimate", "queue_position", "stage"})
+"""What changes without an event."""
+
+
 class View(Protocol):
     def show(self, task: Task) -> None: ...
 
@@ -26,22 +30,21 @@ async def follow(client: AsyncClient, task_ids: Sequence[str], view: View, *, nu
     Raises:
         ServiceError: one is not there, or the service was away for longer than the client's patience.
     """
-    tasks = {task_id: cast("Task", {"id": task_id}) for task_id in task_ids}
+    board = Board(task_ids, view)
 
     async def states(some: Sequence[str]) -> None:
         async with aclosing(client.watch(*some)) as found:
             async for task in found:
-                tasks[task["id"]] = task
-                view.show(task)
+                board.told(task)
 
-    refreshing = asyncio.ensure_future(_refresh(client, tasks, view)) if numbers else None
+    refreshing = asyncio.ensure_future(_refresh(client, board)) if numbers else None
     try:
-        await asyncio.gather(*map(states, _parts(list(tasks))))
+        await asyncio.gather(*map(states, _parts(list(board.tasks))))
     finally:
         if refreshing is not None:
             refreshing.cancel()
             await asyncio.gather(refreshing, return_exceptions=True)
-    return list(tasks.values())
+    return list(board.tasks.values())
 
 
 async def follow_events(client: AsyncClient, task_ids: Sequence[str]) -> list[Task]:
@@ -59,16 +62,44 @@ async def follow_events(client: AsyncClient, task_ids: Sequence[str]) -> list[Ta
     return list(tasks.values())
 
 
-async def _refresh(client: AsyncClient, tasks: dict[str, Task], view: View) -> None:
+class Board:
+    """Tasks as they were told, with the numbers that were asked for since."""
+
+    def __init__(self, task_ids: Sequence[str], view: View) -> None:
+        self.tasks = {task_id: cast("Task", {"id": task_id}) for task_id in task_ids}
+        self._asked: dict[str, Task] = {}
+        self._view = view
+
+    def told(self, task: Task) -> None:
+        before = self.tasks[task["id"]]
+        self.tasks[task["id"]] = task
+        if any(task.get(name) != before.get(name) for name in ("status", "attempt", "health", "stage")):
+            self._asked.pop(task["id"], None)  # what was just told is newer
+        self._show(task["id"])
+
+    def asked(self, task: Task) -> None:
+        """May be older than what was told last; it counts when it is of the same run."""
+        known = self.tasks[task["id"]]
+        if all(task.get(name) == known.get(name) for name in ("status", "attempt")):
+            self._asked[task["id"]] = task
+            self._show(task["id"])
+
+    def _show(self, task_id: str) -> None:
+        numbers = {name: value for name, value in self._asked.get(task_id, {}).items() if name in _UNTOLD}
+        self._view.show(cast("Task", {**self.tasks[task_id], **numbers}))
+
+
+async def _refresh(client: AsyncClient, board: Board) -> None:
+    """Ask for each task as often as the service wants to be asked, and once a second at most."""
+    next_at: dict[str, float] = {}
+    clock = asyncio.get_running_loop().time
     while True:
         await asyncio.sleep(_NUMBERS_S)
-        for task_id in [each["id"] for each in tasks.values() if each.get("status") == "running"]:
-            with suppress(ServiceError):  # who follows the task will tell
-                fresh = await client.get(task_id, fresh=False)
-                known = tasks[task_id]
-                if known.get("status") not in FINAL and fresh.get("version", 0) >= known.get("version", 0):
-                    tasks[task_id] = fresh
-                    view.show(fresh)
+        for task_id, known in list(board.tasks.items()):
+            if known.get("status") not in FINAL and clock() >= next_at.get(task_id, 0):
+                next_at[task_id] = clock() + (known.get("poll_after_ms") or 0) / 1000
+                with suppress(ServiceError):  # who follows the task will tell
+                    board.asked(await client.get(task_id, fresh=False))
 
 
 def _parts(task_ids: list[str]) -> Iterable[list[str]]:

@@ -197,6 +197,10 @@ _WHOLE = frozenset({"snapshot", "end"})
 """No events of their own, but what is now."""
 
 
+_OF_A_STATUS = dict.fromkeys(("stage", "progress", "estimate", "health", "queue_position"))
+"""What was true of the last status says nothing of the next."""
+
+
 def after(task: Task, event: Event) -> Task:
     """The task as an event leaves it; `task` itself when that changes nothing, or is older than what is known."""
     data: dict[str, Any] = {name: value for name, value in event.data.items() if name not in ("seq", "task_id")}
@@ -208,7 +212,7 @@ def after(task: Task, event: Event) -> Task:
     if whole:
         changed = data
     elif event.name == "status":
-        changed = data if data.get("status") == task.get("status") else {"progress": None, "estimate": None, **data}
+        changed = data if data.get("status") == task.get("status") else {**_OF_A_STATUS, **data}
     elif event.name == "progress":
         changed = {"progress": data}
     else:

@@ -2,17 +2,18 @@
 
 import io
 import re
+import types
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from taskgate.cli.bars import Bars
-from taskgate.cli.meters import Meter
-from taskgate.cli.watching import Lines
+from taskgate.cli.meters import Meter, Meters
+from taskgate.cli.watching import Board, Lines
 from taskgate.cli.words import describe, size, span
 from tests.cli.conftest import TASK_ID, Receiver, stream
-from tests.cli.test_commands import FAILED, RUNNING, SUCCEEDED, SUCCESS, TASK, on_a_terminal
+from tests.cli.test_commands import FAILED, HALF, RUNNING, SUCCEEDED, SUCCESS, TASK, on_a_terminal
 
 BUSY: dict[str, Any] = {
     **RUNNING,
@@ -87,6 +88,20 @@ def test_plain_lines_tell_bad_health_once(capsys: pytest.CaptureFixture[str]) ->
     assert [line.partition("demo.echo  ")[2] for line in said] == ["running", "running · stalled", "running"]
 
 
+def test_numbers_that_were_asked_for_stay_until_something_newer_is_told() -> None:
+    shown: list[Any] = []
+    view = types.SimpleNamespace(show=shown.append)
+    board = Board([TASK_ID], view)
+    board.told({**BUSY, "version": 5})  # type: ignore[typeddict-item]
+    board.asked({**BUSY, "version": 4, "effort": {"cpu_ms": 1500}, "progress": None})  # type: ignore[typeddict-item]
+    board.told({**BUSY, "version": 6, "progress": HALF})  # type: ignore[typeddict-item]
+    board.told({**BUSY, "version": 7, "health": "stalled", "effort": {"cpu_ms": 1600}})  # type: ignore[typeddict-item]
+    board.asked({**BUSY, "status": "queued", "effort": {"cpu_ms": 1}})  # type: ignore[typeddict-item]
+    assert [task["effort"]["cpu_ms"] for task in shown] == [1000, 1500, 1500, 1600]
+    assert [task["version"] for task in shown] == [5, 5, 6, 7]
+    assert [task["progress"]["current"] for task in shown] == [50, 50, 5, 50]
+
+
 def test_a_rate_is_that_of_the_last_seconds() -> None:
     meter = Meter()
     assert meter.per_s() is None
@@ -98,6 +113,18 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
     assert meter.per_s() == 0
     meter.note(0.0, 81.0)
     assert meter.per_s() is None, "another attempt"
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"), [(0, ""), (0.25, "0.25 pages/s"), (99.96, "100 pages/s"), (1_012, "1,012 pages/s")]
+)
+def test_rates(monkeypatch: pytest.MonkeyPatch, steps: float, words: str) -> None:
+    clock = iter([0.0, 1.0])
+    monkeypatch.setattr("taskgate.cli.meters.monotonic", lambda: next(clock))
+    meters = Meters()
+    for current in (0, steps):
+        meters.note({"progress": {"current": current, "unit": "pages"}})
+    assert meters.rate({"progress": {"unit": "pages"}}) == words
 
 
 @pytest.mark.parametrize(

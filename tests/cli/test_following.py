@@ -204,6 +204,14 @@ def test_an_event_moves_a_task_forward_only(name: str, data: dict[str, Any], ver
     assert found["id"] == TASK_ID
 
 
+def test_a_new_status_leaves_nothing_of_the_last_one() -> None:
+    before: Any = {**RUNNING, "progress": {"current": 7}, "stage": "starting a child", "health": "stalled"}
+    found = after(before, Event("", "status", {"seq": 4, "status": "retrying"}, TASK_ID))
+    assert [found.get(name) for name in ("progress", "stage", "health")] == [None] * 3
+    same = after(before, Event("", "status", {"seq": 4, "status": "running"}, TASK_ID))
+    assert same.get("progress") == {"current": 7}
+
+
 def test_a_stream_that_is_left_is_closed(receiver: Receiver) -> None:
     receiver.answers += [stream(event("snapshot", RUNNING, at="1-0")), answer(200, RUNNING)]
     with Client(receiver.url) as client:
