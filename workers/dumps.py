@@ -25,6 +25,8 @@ _HEADER = re.compile(r"(Current thread|Thread) 0x([0-9a-f]+)(?: \[(.*)\])? \(mos
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _OUTERMOST = "_run_module_as_main"
 """How `python -m` starts: where the main thread's stack ends, which is the last one written."""
+_MOST_FRAMES = 100
+"""faulthandler writes no more of a thread, and from Python 3.13 on does not say so."""
 _OURS = frozenset(
     str(folder / name)
     for folder, names in {
@@ -143,8 +145,8 @@ def parse(text: str) -> Dump:
         elif threads and (found := _FRAME.fullmatch(line)):
             number = None if found[2] == "???" else int(found[2])
             threads[-1].frames.append(Frame(clean(found[1], 500), number, clean(found[3], 200)))
-        elif threads and line == "  ...":
-            threads[-1] = replace(threads[-1], truncated=True)
+            if len(threads[-1].frames) == _MOST_FRAMES and found[3] != _OUTERMOST:
+                threads[-1] = replace(threads[-1], truncated=True)
     if threads and _is_main(threads[-1]):
         threads[-1] = replace(threads[-1], name=MAIN_THREAD, frames=inside(threads[-1].frames))
     return Dump(headline, threads)

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import faulthandler
 import signal
 import threading
 import time
@@ -146,3 +147,31 @@ def segfaults(payload: Any) -> None:
 
 def segfault() -> None:
     ctypes.string_at(0)
+
+
+def _only(source: str, n: int) -> Any:
+    """A function whose name no other task's stack may show."""
+    names: dict[str, Any] = {"asyncio": asyncio, "time": time}
+    exec(source.replace("only", f"only_{n}"), names)
+    return names[f"only_{n}"]
+
+
+@handler("only")
+def only(payload: int) -> None:
+    _only("def only():\n    for _ in range(4): time.sleep(0.005)", payload)()
+
+
+@handler("async.only")
+async def async_only(payload: int) -> None:
+    """Every tenth holds the loop for longer than anybody waits for its answer."""
+    hold_s = 0.6 if payload % 10 == 9 else 0.002
+    steps = "for _ in range(8): await asyncio.sleep(0.01); time.sleep(0.002)"
+    await _only(f"async def only():\n    time.sleep({hold_s})\n    {steps}", payload)()
+
+
+@handler("disarmed")
+def disarmed(payload: Any) -> str:
+    """As it is for a moment after each task that has changed signal handlers."""
+    faulthandler.unregister(signal.SIGUSR2)
+    signal.raise_signal(signal.SIGUSR2)
+    return "lives"

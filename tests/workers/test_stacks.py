@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import random
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -114,6 +116,36 @@ async def test_of_a_deep_stack_the_innermost_frames_are_shown(asked: Callable[..
     found = await it.found(holding)
     assert found.threads is not None
     assert (len(found.threads[0].frames), found.threads[0].truncated) == (100, True)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("count", [12, pytest.param(200, marks=(pytest.mark.full, pytest.mark.timeout(200)))])
+async def test_whenever_it_is_asked_for_a_stack_is_that_of_its_task(
+    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch, kind: str, count: int
+) -> None:
+    """Short tasks, pipelined or side by side, each with a function of its own."""
+    monkeypatch.setattr(module, "SHARED_S", 0)
+    it = await ready(asked(kind))
+    todo, live = list(range(count)), dict[int, Holding]()
+    seen = 0
+    while todo or live:
+        while todo and it.watched.process.load < 4:
+            number = todo.pop(0)
+            live[number] = it.hand("only" if kind == "sync" else "async.only", number)
+        number, holding = random.choice(list(live.items()))
+        found = await it.found(holding)
+        functions_seen = set(re.findall(r"only_[0-9]+", str(found.threads)))
+        assert found.shared or functions_seen <= {f"only_{number}"}
+        seen += found.threads is not None
+        await asyncio.sleep(0)
+        live = {n: one for n, one in live.items() if not it.watched.of(Done, one.seq)}
+    assert seen > count / 20
+
+
+async def test_a_child_that_is_asked_while_faulthandler_is_away_does_not_die(asked: Callable[..., Asked]) -> None:
+    it = await ready(asked("sync"))
+
+    assert (await it.watched.run("disarmed")).outcome == "succeeded"
 
 
 async def test_a_stopped_child_is_said_to_be_paused_and_one_that_took_the_signal_lives_on(
