@@ -159,8 +159,6 @@ def _check_declared(headers: dict[bytes, bytes], limit: int) -> None:
     declared = headers.get(b"content-length")
     if declared is not None and declared.isdigit():
         _check(int(declared), limit)
-    elif headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-        raise Problem("bad-request", "Transfer-Encoding can be chunked alone.", headers={"Connection": "close"})
 
 
 def _check(size: int, limit: int) -> None:

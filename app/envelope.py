@@ -47,6 +47,8 @@ _MEMBERS = re.compile(rb'"(?:' + "|".join(Envelope.__struct_fields__).encode() +
 _ESCAPED = re.compile(rb'"[a-z_]{0,12}\\u00[^"]{0,80}"\s*:')
 """A member whose name may be one of ours, spelled with escapes."""
 
+_MANY_DIGITS = re.compile(rb"(?<![0-9])[0-9]{4300}")
+
 
 def parse(body: bytes) -> Envelope:
     """Raises Problem: not JSON (400), or not a submission (422, with pointers)."""
@@ -78,13 +80,17 @@ def value_of(raw: bytes, pointer: str = "#/payload") -> Any:
         value = _decode_any(raw)
         if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
             pydantic_core.from_json(raw)  # for its fixed limit: msgspec's depends on the Python version
+        elif len(raw) > 4300 and _MANY_DIGITS.search(raw):
+            pydantic_core.from_json(raw)  # what handlers could not read, it cannot either
     except msgspec.ValidationError:
-        raise invalid(Fault(pointer, "holds a number that is out of range", "out-of-range")) from None
+        raise _out_of_range(pointer) from None
     except RecursionError:
         raise _too_deep(pointer) from None
     except ValueError as error:
         if "recursion" in str(error):
             raise _too_deep(pointer) from None
+        if "out of range" in str(error):
+            raise _out_of_range(pointer) from None
         raise Problem("invalid-json", f"{pointer}: {error}.") from None
     return value
 
@@ -134,6 +140,10 @@ def _refuse_duplicates(body: bytes) -> None:
     for name in set(names):
         if names.count(name) > 1:
             raise invalid(Fault(pointer(name), "given more than once", "duplicate"))
+
+
+def _out_of_range(where: str) -> Problem:
+    return invalid(Fault(where, "holds a number that is out of range", "out-of-range"))
 
 
 def _too_deep(where: str) -> Problem:

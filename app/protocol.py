@@ -199,8 +199,8 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._hosts = 0
         self._expects_continue = False
-        self._upgrades = False
         self._arriving = None
         if self._running is None:
             self._await(HEAD_S)
@@ -212,8 +212,12 @@ class Connection(asyncio.Protocol):
         if self._arriving is not None:
             return  # a trailer: whoever checked the headers on the way has not seen it
         name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self._expects_continue = True
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"expect":
+            self._expects_continue = value.lower() == b"100-continue"
+        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            self._problem = Problem("bad-request", "Transfer-Encoding can be chunked alone.")
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -223,7 +227,6 @@ class Connection(asyncio.Protocol):
         self._check_head(version)
         self._head_bytes = 0
         if parser.should_upgrade():
-            self._upgrades = True
             return
         exchange = Exchange(
             self,
@@ -280,6 +283,8 @@ class Connection(asyncio.Protocol):
             self._problem = Problem("url-too-long")
         elif len(self._headers) > MAX_HEADERS:
             self._problem = Problem("head-too-large")
+        elif self._hosts != 1 and (self._hosts or version == "1.1"):
+            self._problem = Problem("bad-request", "A request has one Host header.")
         elif self._method == b"CONNECT":
             self._problem = Problem("method-not-allowed", "This is no proxy.", headers={"Allow": "GET, HEAD, POST"})
         if self._problem is not None:
@@ -310,7 +315,7 @@ class Connection(asyncio.Protocol):
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Java's client offers HTTP/2 with its first request: that one is taken as if it had not, with its body."""
-        lines = [b"%s %s HTTP/1.1" % (self._method, self._url)]
+        lines = [b"%s %s HTTP/%s" % (self._method, self._url, self._parser.get_http_version().encode())]
         lines += [b"%s: %s" % line for line in self._headers if line[0] != b"upgrade"]
         self._parser = _parser(self)
         self._feed(b"\r\n".join([*lines, b"", b""]))

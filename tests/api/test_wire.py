@@ -103,6 +103,9 @@ NOT_HTTP: dict[str, bytes] = {
     "fold": POST + b"X-A: a\r\n b\r\n\r\n",
     "space": POST + b"Content-Length : 26\r\n\r\n" + BODY,
     "no name": POST + b": x\r\n\r\n",
+    "no host": b"GET /livez HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /livez HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+    "two codings": POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNK,
     "path": b"GET /\xc3\xa9 HTTP/1.1\r\nHost: x\r\n\r\n",
     "two lengths": POST + b"Content-Length: 26\r\nContent-Length: 25\r\n\r\n" + BODY,
     "one length twice": POST + b"Content-Length: 26, 26\r\n\r\n" + BODY,
@@ -237,7 +240,11 @@ async def test_a_head_has_a_bound(connect: Connect, name: str) -> None:
     assert (answer.status, answer.slug) == (status, slug)
     await wire.ended()
     wire = await connect()
-    wire.send(b"GET /livez?%s HTTP/1.1\r\n" % (b"x" * (MAX_URL_BYTES - 7)) + b"a: %s\r\n" % (b"x" * 150) * 99 + b"\r\n")
+    wire.send(
+        b"GET /livez?%s HTTP/1.1\r\nHost: x\r\n" % (b"x" * (MAX_URL_BYTES - 7))
+        + b"a: %s\r\n" % (b"x" * 150) * 98
+        + b"\r\n"
+    )
     assert (await wire.answer()).status == 200
 
 
