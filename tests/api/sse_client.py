@@ -61,9 +61,10 @@ class Connected:
         self.ended = False
         """It had its last chunk."""
 
-    async def read(self, *, most: int | None = None, idle_s: float = 10.0) -> None:
+    async def read(self, *, most: int | None = None, blocks: int | None = None, idle_s: float = 10.0) -> None:
+        """Until `most` bytes have come, or the client has so many `blocks`, or nothing for `idle_s`, or the end."""
         left = most if most is not None else 1 << 60
-        while left > 0:
+        while left > 0 and (blocks is None or len(self._client.blocks) < blocks):
             try:
                 data = await asyncio.wait_for(self._reader.read(min(left, 1 << 16)), idle_s)
             except (TimeoutError, ConnectionError):
@@ -81,8 +82,8 @@ class Connected:
                 if self._client.statuses[-1] != 200:
                     self._client.done = self._client.statuses[-1] == 204
                     return
-            *blocks, self._text = (self._text + self._unchunked()).split(b"\r\n\r\n")
-            for block in blocks:
+            *whole, self._text = (self._text + self._unchunked()).split(b"\r\n\r\n")
+            for block in whole:
                 self._client.take(block)
 
     def _unchunked(self) -> bytes:

@@ -51,8 +51,7 @@ async def subscriptions(redis_client: Redis) -> int:
 async def opened(stream: Resuming) -> Connected:
     """A connection that has its snapshot."""
     connected = await stream.connect()
-    while not stream.blocks:
-        await connected.read(most=1 << 16, idle_s=0.05)
+    await connected.read(blocks=1, idle_s=30)
     return connected
 
 
@@ -214,7 +213,7 @@ async def test_a_stop_ends_every_stream_cleanly_whoever_does_not_read(
     streams = [Resuming(served.url, f"/tasks/{tasks[n % 10].id}/events") for n in range(count)]
     stuck = socket.create_connection(("127.0.0.1", int(served.url.rsplit(":", 1)[1])))
     stuck.sendall(f"GET /tasks/{tasks[0].id}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    connections = [await opened(stream) for stream in streams]
+    connections = await asyncio.gather(*map(opened, streams))
     clients = [one for one in await redis_client.client_list() if one["name"].startswith("taskgate-gateway")]
     assert len(clients) <= 17
 

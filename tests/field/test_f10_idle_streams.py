@@ -1,0 +1,56 @@
+"""F10: streams of a silent job have their headers at once and a heartbeat, and what resets them leaves nothing."""
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from tests.api.sse_client import Resuming
+from tests.conftest import eventually
+from tests.system.rig import Rig
+
+HEARTBEAT_S = 15
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(200)]
+
+
+async def test_f10_heartbeats_and_five_hundred_resets_on_a_silent_job(rig: Rig) -> None:
+    rig.settings["TASKGATE_HANDLERS"] = "tests.field.streaming_jobs"
+    await rig.worker()
+    gateway = await rig.gateway()
+    task_id = await rig.submit("silent", {"s": 60})
+    await rig.running(task_id)
+    path = f"/tasks/{task_id}/events"
+
+    async def usage() -> tuple[int, int]:
+        clients = [one for one in await rig.redis.client_list() if one["name"].startswith("taskgate-gateway")]
+        return len(os.listdir(f"/proc/{gateway.pid}/fd")), sum(int(one["sub"]) for one in clients)  # noqa: PTH208
+
+    await rig.task(task_id)
+    files, subscriptions = await usage()
+    for accepted in ("identity", "gzip"):
+        asked = time.monotonic()
+        async with rig.http.stream("GET", path, headers={"Accept-Encoding": accepted}, timeout=60) as answer:
+            assert time.monotonic() - asked < 5
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            assert (answer.headers["x-accel-buffering"], answer.status_code) == ("no", 200)
+            if accepted == "gzip":
+                continue
+            async for line in answer.aiter_lines():
+                if line.startswith(":"):
+                    break
+            assert time.monotonic() - asked < 2 * HEARTBEAT_S
+
+    for _ in range(10):
+        streams = [await Resuming(rig.url, path).connect() for _ in range(50)]
+        await asyncio.gather(*(stream.read(most=1, idle_s=30) for stream in streams))
+        for stream in streams:
+            stream.reset()
+
+    def back(found: tuple[int, int]) -> bool:
+        return found[0] <= files + 17 and found[1] <= subscriptions
+
+    await eventually(usage, back, within_s=2 * HEARTBEAT_S)
+    assert (await rig.http.post(f"/tasks/{task_id}/cancel")).status_code in (200, 202)
+    assert (await rig.ended(task_id))["status"] == "canceled"
