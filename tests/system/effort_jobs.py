@@ -160,9 +160,11 @@ def saves(payload: dict[str, Any], attempt: Attempt) -> Any:
     if attempt.number > 1:
         return attempt.resume_from
     path = told(attempt)
+    unfinished = path.with_suffix(".unfinished")
     for n in range(1, 10**9):
         attempt.checkpoint({"n": n, "ballast": "x" * payload.get("bytes", 0)})
-        path.write_text(json.dumps([n, os.getpid(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)]))
+        unfinished.write_text(json.dumps([n, os.getpid()]))
+        unfinished.replace(path)
         if n == payload.get("raises_at"):
             raise ValueError("as asked")
         time.sleep(payload.get("every_ms", 0) / 1000)
