@@ -76,11 +76,11 @@ async def test_a_type_is_found_also_where_its_task_must_run_alone(store: Store, 
     assert await _all(store, "default", 3, task_type="get") == [task_id]
 
 
-async def test_the_list_of_one_with_100_000_tasks_is_cheap(store: Store, redis_client: Redis) -> None:
-    await redis_client.zadd("tg:{0}:all:big", {f"{n:08}": n // 1000 for n in range(100_000)})
+async def test_the_list_of_one_with_20_000_tasks_is_cheap(store: Store, redis_client: Redis) -> None:
+    await redis_client.zadd("tg:{0}:all:big", {f"{n:08}": n // 1000 for n in range(20_000)})
     await redis_client.config_resetstat()
-    page = await store.page(0, "big", before=Mark(50, "00050500"), limit=100)
-    assert page.ids == [f"{n:08}" for n in range(50_499, 50_399, -1)]
+    page = await store.page(0, "big", before=Mark(10, "00010500"), limit=100)
+    assert page.ids == [f"{n:08}" for n in range(10_499, 10_399, -1)]
     calls = await redis_client.info("commandstats")
     assert sum(stat["calls"] for name, stat in calls.items() if "zrev" in name or "zcount" in name) <= 20
     await redis_client.delete("tg:{0}:all:big")

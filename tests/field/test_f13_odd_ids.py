@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
@@ -32,8 +31,8 @@ async def send(port: int, method: str, target: str, body: bytes = b"") -> int:
 
 
 @pytest.fixture
-async def port(serve: Callable[..., Awaitable[Served]], worker: Worker) -> int:
-    return int((await serve()).url.rpartition(":")[2])
+async def port(shared_gateway: Served, worker: Worker) -> int:
+    return int((await shared_gateway.started()).url.rpartition(":")[2])
 
 
 async def test_odd_names_address_nothing_and_no_more_than_one(port: int, redis_client: Redis) -> None:
