@@ -7,7 +7,7 @@ from taskgate.settings import Settings
 _MIB = 1024**2
 PROCESS_BYTES = 96 * _MIB
 """A supervisor, and a child with its handlers loaded: each took 40 to 60 MiB when measured."""
-PIPELINE = 64
+PIPELINE = 128
 """Tasks that a sync child may be given ahead, where they take milliseconds."""
 
 

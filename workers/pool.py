@@ -22,6 +22,8 @@ START_S = 60.0
 """A child that has not loaded its handlers and run what they do at the start of a child by then is killed."""
 EXIT_S = 5.0
 """A child that was asked to exit has so long for what handlers registered with `atexit`; then it is killed."""
+CLAIM = 64
+"""So many tasks are worth a claim of their own."""
 PIPELINE_NS = 4_000_000
 """Tasks run shorter than this on average may be handed over ahead, as many as fit into it, at most PIPELINE."""
 
@@ -100,10 +102,12 @@ class Pool:
         self._slow.add(child)
 
     def free(self) -> int:
-        """How many tasks can be handed over now; pipelines are filled again when half of them is empty."""
+        """How many tasks can be handed over now; pipelines are filled again when half of them is empty, or a good
+        claim's worth: what they still hold is to last until its answer comes.
+        """
         depth, offered = self.depth, self._offered()
         room = sum(max(0, self._depth(child, depth) - child.load) for child in offered)
-        if self.spec.kind == "sync" and depth > 1 and 2 * room < depth * len(offered):
+        if self.spec.kind == "sync" and depth > 1 and room < min(CLAIM, depth * len(offered) / 2):
             return 0
         return room
 

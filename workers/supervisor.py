@@ -92,7 +92,7 @@ class Supervisor:
             [name for p in self._store.partitions for name in (keys.inbox(p, self.id), keys.notices(p))],
             self._told,
         )
-        self._suspects: dict[int, dict[str, int]] = {}
+        self._unnamed: dict[int, dict[str, int]] = {}
         """By partition: ids and epochs that the last beat called ours and we do not hold."""
         self._served: list[Served] = []
         self._stop = asyncio.Event()
@@ -244,12 +244,12 @@ class Supervisor:
     def _doubt(self, partition: int, unknown: Sequence[Held]) -> None:
         """Ours, but not named: the second time in a row it is handed back, unless its claim arrived meanwhile."""
         missing = {each.task_id: each.epoch for each in unknown if not self._holds(each)}
-        before = self._suspects.get(partition, {})
+        before = self._unnamed.get(partition, {})
         for task_id, epoch in missing.items():
             if before.get(task_id) == epoch:
                 log.warning("a claim's reply was lost, handing back", task_id=task_id, worker_id=self.id)
                 self._runner.ends.hand_back_unknown(partition, task_id, epoch)
-        self._suspects[partition] = missing
+        self._unnamed[partition] = missing
 
     def _holds(self, claim: Held) -> bool:
         holding = self._runner.holdings.get(claim.task_id)

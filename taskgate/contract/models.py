@@ -173,12 +173,10 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class HandBack(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A claim given up without an end: queued again with its old score. Layout: scripts/hand_back.lua."""
+    """A claim given up without an end, uncounted: queued again with its old score. Layout: scripts/hand_back.lua."""
 
     id: str
     epoch: int
-    counted: bool = False
-    """Whether the attempt counts (False: given back, attempt - 1)."""
     delay_ms: int = 0
     ran: bool = True
     """Whether a child had received it: only then is its start deadline met."""

@@ -20,6 +20,7 @@ from taskgate.contract.errors import (
     TaskNotFound,
 )
 from taskgate.contract.models import (
+    NEIGHBOUR_LIMIT,
     Accepted,
     BeatAnswer,
     BeatValue,
@@ -214,7 +215,7 @@ class Store:
 
     async def hand_back(self, partition: int, worker_id: str, items: Sequence[HandBack]) -> list[str]:
         """Give claims up: running -> queued | retrying. Per item as `finish`."""
-        replies = await self._hand_back(keys.prefix(partition), self._now(), worker_id, _pack(items))
+        replies = await self._hand_back(keys.prefix(partition), self._now(), worker_id, NEIGHBOUR_LIMIT, _pack(items))
         return [reply[-1].decode() for reply in replies]
 
     async def report(self, partition: int, worker_id: str, items: Sequence[Report]) -> list[str]:

@@ -112,9 +112,7 @@ class Walk:
         if held := self._one_held():
             hand, task = held
             choices = self._random.choice
-            await hand.hand_back(
-                task, counted=choices([False, True]), delay_ms=choices([0, 15, 60]), ran=choices([False, True])
-            )
+            await hand.hand_back(task, delay_ms=choices([0, 15, 60]), ran=choices([False, True]))
 
     async def _reap(self) -> None:
         if self._random.random() < 0.3:

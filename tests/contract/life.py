@@ -283,14 +283,11 @@ class Life:
         self._submitted += [each.id for each in items if each.id in self._reference.tasks]
         assert self._again(repeat, call) in (None, [wanted if wanted in ("stale", "not_found") else "done"])
 
-    def hand_back(
-        self, pick: int, whose: str, counted: bool, delay_ms: int, ran: bool, reason: str, repeat: bool
-    ) -> None:
+    def hand_back(self, pick: int, whose: str, delay_ms: int, ran: bool, reason: str, repeat: bool) -> None:
         token = self._picked(pick, whose)
         item = HandBack(
             id=token.task_id,
             epoch=token.epoch,
-            counted=counted,
             delay_ms=delay_ms,
             ran=ran,
             reason=reason,
@@ -300,7 +297,7 @@ class Life:
         async def call() -> list[str]:
             return await self._store.hand_back(0, token.worker, [item])
 
-        wanted = self._reference.hand_back(token, counted=counted, delay_ms=delay_ms, ran=ran, reason=reason)
+        wanted = self._reference.hand_back(token, delay_ms=delay_ms, ran=ran, reason=reason)
         assert self._run(call()) == [wanted]
         assert self._again(repeat, call) in (None, [wanted if wanted in ("stale", "not_found") else "done"])
 

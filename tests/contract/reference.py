@@ -138,7 +138,7 @@ class Reference:
             self._end(task, Status.FAILED)
         return str(task.status)
 
-    def hand_back(self, token: Token, *, counted: bool, delay_ms: int, ran: bool, reason: str) -> str:
+    def hand_back(self, token: Token, *, delay_ms: int, ran: bool, reason: str) -> str:
         if refused := self.refusal(token):
             return refused
         task = self.tasks[token.task_id]
@@ -150,7 +150,7 @@ class Reference:
             task.neighbours += NEIGHBOUR_LIMIT if reason == "suspect" else 1
             if task.neighbours >= NEIGHBOUR_LIMIT:
                 task.lane = task.lane._replace(alone=True)
-        task.attempt -= not counted
+        task.attempt -= 1
         self._requeue(task, delay_ms=delay_ms, met=ran)
         return str(task.status)
 

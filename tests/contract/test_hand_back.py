@@ -31,12 +31,6 @@ async def test_what_is_handed_back_waits_in_its_old_place_uncounted(store: Store
     assert (again.id, again.attempt, again.epoch) == (task.id, 1, 2)
 
 
-async def test_a_counted_one_keeps_its_attempt(store: Store, w1: Hand) -> None:
-    task = await _running(store, w1)
-    await w1.hand_back(task, counted=True)
-    assert (await w1.claim_one()).attempt == 2
-
-
 async def test_a_delayed_one_comes_back_when_it_is_due(store: Store, w1: Hand, clock: Clock) -> None:
     task = await _running(store, w1)
     assert await w1.hand_back(task, delay_ms=1000, reason="schema") == Status.RETRYING

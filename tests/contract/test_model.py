@@ -60,7 +60,6 @@ _writes = st.one_of(
         Life.hand_back,
         pick=PICK,
         whose=WHOSE,
-        counted=st.booleans(),
         delay_ms=DELAY_MS,
         ran=st.booleans(),
         reason=st.sampled_from(["drain", "neighbour", "suspect", "unknown"]),

@@ -2,25 +2,25 @@
 -- Give claims up without an end: running -> queued | retrying with the old score; canceling -> canceled.
 -- Replies per item {"ok", status}, {"done"} (a repeat), {"stale"} or {"not_found"}.
 local worker = ARGV[2] -- string first half of every token
-local items = cmsgpack.unpack(ARGV[3]) -- list   of models.HandBack
+local neighbour_limit = tonumber(ARGV[3]) -- int    so often it may have been there when its child died of another
+local items = cmsgpack.unpack(ARGV[4]) -- list   of models.HandBack
 
-local NEIGHBOUR_LIMIT = 3 -- models.NEIGHBOUR_LIMIT
 local released = {}
 
 -- Its child died, and not of it as far as one knows: uncounted, but not for ever. What is a suspect, or was there too
 -- often, waits from now on in a lane of its own, of which each task runs in a child of its own.
 local function was_there(id, task, suspect)
     local key = prefix .. "task:" .. id
-    local times = redis.call("HINCRBY", key, "neighbours", suspect and NEIGHBOUR_LIMIT or 1)
+    local times = redis.call("HINCRBY", key, "neighbours", suspect and neighbour_limit or 1)
     local queue, task_type, tenant = place_parts(task.place)
-    if times >= NEIGHBOUR_LIMIT and not string.find(task_type, ALONE, 1, true) then
+    if times >= neighbour_limit and not string.find(task_type, ALONE, 1, true) then
         task.place = queue .. ":" .. task_type .. ALONE .. ":" .. tenant
         redis.call("HSET", key, "place", task.place)
     end
 end
 
 local function hand_back(item)
-    local id, epoch, counted, delay_ms, ran, reason, retention_ms = unpack(item, 1, 7)
+    local id, epoch, delay_ms, ran, reason, retention_ms = unpack(item, 1, 6)
     local refused, task = held_by(id, worker, epoch)
     if refused then
         return { refused }
@@ -37,7 +37,7 @@ local function hand_back(item)
     if reason == "neighbour" or reason == "suspect" then
         was_there(id, task, reason == "suspect")
     end
-    requeue(id, task, counted and task.attempt or task.attempt - 1, delay_ms, ran, more)
+    requeue(id, task, task.attempt - 1, delay_ms, ran, more)
     return { "ok", delay_ms > 0 and "retrying" or "queued" }
 end
 
