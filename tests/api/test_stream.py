@@ -1,13 +1,16 @@
 """The stream in this process, where what lies between two reads can be brought about."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from app.door import Door
 from app.sse import Pulse
 from app.stream import Stream
+from taskgate.contract import keys
 from taskgate.contract.errors import StoreUnavailable
 from taskgate.contract.ids import new_task_id
 from taskgate.contract.models import Submission, TaskSpec
@@ -83,3 +86,33 @@ async def test_a_stream_waits_while_redis_is_away(
     door.gateway.store.news = failing  # type: ignore[method-assign]
     assert await names(door, task_id, kept[0]) == ["custom", "status", "end"]
     assert failures == 4
+
+
+async def test_events_that_are_dropped_before_a_stream_has_read_them_are_a_gap(
+    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis
+) -> None:
+    """More came between two reads than is kept: never silence."""
+    door = gateway_of()
+    task_id, kept = await finished(worker, *["custom"] * 50)
+    assert "gap" not in await names(door, task_id, kept[0])
+    await redis_client.xtrim(keys.events(0, task_id), maxlen=48, approximate=False)
+    assert await names(door, task_id, kept[0]) == ["gap", *["custom"] * 47, "status", "end"]
+    assert "gap" not in await names(door, task_id, kept[10])
+
+
+async def test_a_streams_events_are_read_and_made_once_for_all_who_are_equally_far(
+    gateway_of: Callable[..., Door], worker: Worker
+) -> None:
+    door = gateway_of()
+    task_id, kept = await finished(worker, "custom")
+    real, reads = door.gateway.store.news, 0
+
+    async def counted(*args: Any, **named: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await real(*args, **named)
+
+    door.gateway.store.news = counted  # type: ignore[method-assign]
+    told = await asyncio.gather(*(names(door, task_id, kept[0]) for _ in range(20)))
+    assert told == [["custom", "status", "end"]] * 20
+    assert reads == 1
