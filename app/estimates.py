@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+import msgspec
 from cachetools import LRUCache
 
 from app.view import Estimate, stored_progress
@@ -43,6 +44,12 @@ class Estimates:
             workers = await self._workers(None)
             return None if pace is None or workers is None else start(record, pace, workers)
         return None
+
+    async def staged(self, record: TaskRecord) -> TaskRecord:
+        """Where it is queued: saying what for, as far as its supervisors have told."""
+        if record.status is not Status.QUEUED or (workers := await self._workers(None)) is None:
+            return record
+        return msgspec.structs.replace(record, stage=waits_for(record, workers))
 
 
 class _Known(Generic[K, V]):
@@ -124,6 +131,17 @@ def start(record: TaskRecord, pace: Pace, workers: list[WorkerInfo]) -> Estimate
     if usual_ms is None or not slots:
         return None
     return Estimate(starts_in_ms=round(ahead * usual_ms / slots), basis="past_runs")
+
+
+def waits_for(record: TaskRecord, workers: list[WorkerInfo]) -> str:
+    """The stage of a queued task."""
+    serving = [each for each in workers if _serves(each, record)]
+    if not serving:
+        return "waiting for a worker"
+    ready = sum(child["state"] != "starting" for each in serving for child in each.children)
+    if ready < sum(each.wanted_children for each in serving):
+        return "starting a child"
+    return "waiting for room to run"
 
 
 def _serves(worker: WorkerInfo, record: TaskRecord) -> bool:

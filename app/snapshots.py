@@ -90,9 +90,13 @@ class Snapshots:
         """Of a task that was deleted: also what reads that were under way then bring, since reads keep their order."""
         await self._read(task_id)
 
+    def drop(self, task_id: str) -> None:
+        """Of a task that was deleted, as another gateway's request."""
+        self._cache.pop(task_id, None)
+
     async def json(self, record: TaskRecord) -> bytes:
         """The task as clients see it, of a record that was read otherwise."""
-        return task_json(record, await self._estimates.of(record))
+        return task_json(await self._estimates.staged(record), await self._estimates.of(record))
 
     def _owned(self, task_id: str, snapshot: Snapshot | None, tenant: str) -> Snapshot:
         if snapshot is not None and snapshot.record.spec.tenant == tenant:
@@ -125,6 +129,7 @@ class Snapshots:
         if record.seen_health() == Health.LOST:
             self._call_for_a_look(task_id)
         estimate = await self._estimates.of(record)
+        record = await self._estimates.staged(record)
         known = self._cache.get(task_id)
         if known is not None and known.record.version > record.version:
             return known  # an earlier read that was overtaken: a status never goes back

@@ -188,7 +188,6 @@ class HandBack(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 _STAGES = {
     Status.SCHEDULED: "waiting for its start time",
-    Status.QUEUED: "waiting for a worker",
     Status.RETRYING: "waiting for the next attempt",
     Status.CANCELING: "stopping",
 }
@@ -216,7 +215,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: bytes
     health: str
     stage: str = ""
-    """What the service does with this attempt beside running its handler; "": nothing, or nothing that lasts."""
+    """What the service does with this attempt beside running its handler; "": nothing, or nothing that lasts.
+    Of a queued task, what it waits for, where a gateway has found out."""
     alive_ms: int | None
     """How long it still counts as alive without another beat; None when it does not, or is not running."""
     lease_ms: int
@@ -236,6 +236,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
         """What the service does with the task, or waits for; None while its handler runs, and when it has ended."""
         if self.status is Status.RUNNING:
             return "waiting to be taken over" if self.alive_ms is None else self.stage or None
+        if self.status is Status.QUEUED:
+            return self.stage or "waiting for a worker"
         return _STAGES.get(self.status)
 
     def seen_health(self) -> str | None:

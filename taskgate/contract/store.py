@@ -671,7 +671,7 @@ def _record(task_id: str, reply: list[Any], *, with_result: bool) -> TaskRecord:
         effort=effort or b"",
         error=error or b"",
         health=(health or b"").decode(),
-        stage=stage if stage_epoch == epoch.decode() else "",
+        stage=stage if held and stage_epoch == epoch.decode() else "",
         alive_ms=alive if held and alive >= 0 else None,
         lease_ms=int(lease or 0) if held else 0,
         position=position,

@@ -43,6 +43,7 @@ class Said:
     beat_ms: int = 20_000
     lease_ms: int = 6_000
     queues: tuple[str, ...] = ("default",)
+    children: tuple[dict[str, str], ...] = ()
 
 
 def start(position: int, pace: Pace, *workers: Said) -> Estimate | None:
@@ -161,3 +162,23 @@ async def test_without_redis_there_is_none_and_nothing_else_is_wrong(
         for _ in range(2):
             answer = await http.get(f"/tasks/{task['id']}", headers=FRESH)
             assert (answer.status_code, answer.json()["estimate"]) == (200, None)
+
+
+@pytest.mark.parametrize(
+    ("types", "states", "stage"),
+    [
+        (["other:1"], "busy busy", "waiting for a worker"),
+        (["echo:1"], "starting starting", "starting a child"),
+        (["echo:1"], "busy starting", "starting a child"),
+        (["echo:1"], "busy busy starting", "waiting for room to run"),
+    ],
+)
+def test_a_queued_task_says_what_it_waits_for(types: list[str], states: str, stage: str) -> None:
+    worker = Said(types, {}, children=tuple({"state": state} for state in states.split()))
+    assert estimates.waits_for(record(Status.QUEUED), [worker]) == stage  # type: ignore[list-item]
+
+
+async def test_what_a_queued_task_waits_for_is_in_its_status(http: httpx.AsyncClient, worker: Worker) -> None:
+    task = await submit(http)
+    shown = (await http.get(f"/tasks/{task['id']}", headers=FRESH)).json()["stage"]
+    assert shown in ("starting a child", "waiting for room to run"), "its worker serves it, and has no children"

@@ -103,6 +103,7 @@ async def test_the_stage_of_an_attempt_before_is_not_shown(store: Store, w1: Han
     task = await w1.claim_one()
     await w1.report(task, stage=f"{task.epoch}:stopping")
     await w1.hand_back(task)
+    assert (await read(store, task_id)).seen_stage() == "waiting for a worker"
     await w1.claim_one()
     assert (await read(store, task_id)).seen_stage() is None
 
