@@ -23,6 +23,8 @@ UNREAD_S = 10.0
 _PAUSES_S = 0.0001, 0.002
 _OWN_PIPE = "/proc/self/fd/1"
 _IONBF = 2
+log = structlog.get_logger()
+
 _KNOWN = ("timestamp", "task_id", "task_type", "attempt")
 """Of a log line, what its task says anyway."""
 
@@ -99,9 +101,7 @@ class Streams:
         """Loggers write for the current task; while there is none, into the service's log."""
         logs.configure(log_format, level, stream=self._service, before=self._capture)
         numeric = logging.getLevelNamesMapping()[level.upper()]
-        logging.basicConfig(
-            handlers=[_Handler(self, self._service, max(numeric, logging.WARNING))], level=numeric, force=True
-        )
+        logging.basicConfig(handlers=[_Handler(self, max(numeric, logging.WARNING))], level=numeric, force=True)
 
     def log(self, line: str) -> None:
         self.put(LOG, line.encode("utf-8", "backslashreplace") + b"\n")
@@ -153,11 +153,10 @@ class _Writer(io.RawIOBase):
 class _Handler(logging.Handler):
     """The standard library's loggers. `least`: the level from which on a line is written while no task runs."""
 
-    def __init__(self, streams: Streams, service: TextIO, least: int) -> None:
+    def __init__(self, streams: Streams, least: int) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         self._streams = streams
-        self._service = service
         self._least = least
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -165,7 +164,9 @@ class _Handler(logging.Handler):
             if self._streams.current():
                 self._streams.log(self.format(record))
             elif record.levelno >= self._least:
-                print(record.getMessage(), file=self._service, flush=True)
+                # As one line of the service's log, whatever is in it.
+                say = log.error if record.levelno >= logging.ERROR else log.warning
+                say(record.getMessage(), logger=record.name, exc_info=record.exc_info)
         except Exception:  # noqa: BLE001 — what a handler logs may not be printable; the library's own way to say so
             self.handleError(record)
 

@@ -150,9 +150,10 @@ async def async_tells(payload: str) -> None:
 async def async_outside(payload: Any) -> None:
     """What cannot be told to be its own: C code, and threads that it starts itself."""
     os.write(1, b"from C\n")
-    thread = threading.Thread(target=print, args=("from a thread",))
-    thread.start()
-    thread.join()
+    for call, text in ((print, "from a thread"), (logger.warning, 'logged\n{"message": "forged"}')):
+        thread = threading.Thread(target=call, args=(text,))
+        thread.start()
+        thread.join()
 
 
 @handler("async_floods")

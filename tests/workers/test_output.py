@@ -1,5 +1,6 @@
 """Output of a child: whose it is, in which order, all of it up to a death."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -144,11 +145,15 @@ async def test_async_neighbours_are_told_apart(child: Child) -> None:
         assert lines == f"{own}{name} subtask\n{name} thread\n{name} executor\n{name} end"
 
 
-async def test_what_an_async_task_cannot_be_known_by_is_nobodys(child: Child) -> None:
+async def test_what_an_async_task_cannot_be_known_by_is_nobodys(
+    child: Child, capfd: pytest.CaptureFixture[str]
+) -> None:
     watched = await child("async", handlers=HANDLERS, slots=4).ready()
     seq = (await watched.run("async_outside")).seq
     await until(lambda: "from a thread" in printed(watched, 0) and "from C" in printed(watched, 0))
     assert not watched.of(wire.Printed, seq)
+    [line] = [line for line in capfd.readouterr().err.splitlines() if "forged" in line]
+    assert json.loads(line)["message"] == 'logged\n{"message": "forged"}', "no task writes a line of the log"
 
 
 async def test_an_async_flood_is_cut_instead_of_holding_its_neighbours_up(child: Child) -> None:
