@@ -1,5 +1,6 @@
 """A child that hears nothing any more keeps neither its slot nor what it was handed."""
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from taskgate.contract.models import Served
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 from taskgate.settings import load
+from tests.conftest import eventually
 from tests.contract.conftest import Hand, read, submission, submit
 from tests.workers.conftest import JOBS, until
 from workers import handover, wire
@@ -100,3 +102,24 @@ async def test_what_a_child_has_read_and_does_not_begin_is_handed_back(worker: W
 
     record = await read(store, task_id)
     assert (record.status, record.attempt) == (Status.QUEUED, 0)
+
+
+async def test_a_task_that_its_child_does_not_begin_is_told_to_start(
+    worker: Worker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = await worker.stopped_child()
+    monkeypatch.setattr(handover, "DEAF_NS", 10**12)
+    looking = asyncio.ensure_future(worker.runner.telemetry.run())
+    [task_id] = await submit(store, submission("echo", b"2"))
+    await worker.take()
+    assert isinstance(wire.receive_order(child._childs_socket, wait=False), wire.Task)
+
+    async def stage() -> str | None:
+        return (await read(store, task_id)).seen_stage()
+
+    await eventually(stage, lambda told: told == "starting in its child", within_s=20)
+    version = (await read(store, task_id)).version
+    child.kill()
+    await eventually(stage, lambda told: told == "waiting for a worker", within_s=20)
+    assert (await read(store, task_id)).version == version + 1, "it was told once"
+    looking.cancel()
