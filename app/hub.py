@@ -133,6 +133,7 @@ class Hub:
         self.mailbox = keys.gateway(0, secrets.token_hex(8))
         """Channel of this process, on which supervisors answer it; the subscription always has that one."""
         self.on_mail: Callable[[bytes], None] = lambda _: None
+        self._deletions = [keys.deletions(partition).encode() for partition in store.partitions]
         self._client = client
         self._store = store
         self._watches: dict[bytes, Watch] = {}
@@ -218,7 +219,7 @@ class Hub:
         """One connection's life: subscribe to all that is watched, then pass wake-ups on."""
         async with self._client.pubsub() as pubsub:
             async with self._telling:
-                await pubsub.subscribe(self.mailbox, *self._watches)
+                await pubsub.subscribe(self.mailbox, *self._deletions, *self._watches)
                 self._pubsub = pubsub
             silent = False
             while True:
@@ -231,6 +232,9 @@ class Hub:
                 elif message["channel"] == self.mailbox.encode():
                     if message["type"] == "message":
                         self.on_mail(message["data"])
+                elif message["channel"] in self._deletions:
+                    if message["type"] == "message":
+                        self.snapshots.drop(message["data"].decode())
                 elif (watch := self._watches.get(message["channel"])) is not None:
                     # Also when it confirms a subscription: what happened before, nobody was told of.
                     watch.wake()

@@ -70,10 +70,7 @@ async def tasks(request: Request, parts: Parts, who: Who) -> Response:
 
 @router.delete("/tasks/{task_id}", tags=["tasks"], summary="Delete a task that has ended", status_code=204)
 async def delete(task_id: str, parts: Parts, who: Who) -> Response:
-    """With its result, events and output; its idempotency key is free again. `409` while it has not ended.
-
-    Another gateway process may show it for up to 10 s more.
-    """
+    """With its result, events and output; its idempotency key is free again. `409` while it has not ended."""
     await parts.snapshots.fresh(task_id, who.tenant)
     await parts.store.delete(task_id, tenant=who.tenant)
     await parts.snapshots.forget(task_id)

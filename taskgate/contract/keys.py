@@ -60,6 +60,11 @@ def inbox(partition: int, worker_id: str) -> str:
     return f"{prefix(partition)}inbox:{worker_id}"
 
 
+def deletions(partition: int) -> str:
+    """Pub/sub channel of all gateways: the id of a task that was deleted, which none should show from memory."""
+    return f"{prefix(partition)}deletions"
+
+
 def gateway(partition: int, gateway_id: str) -> str:
     """Pub/sub channel of one gateway process: `<request> <JSON>`, a supervisor's answer."""
     return f"{prefix(partition)}gateway:{gateway_id}"

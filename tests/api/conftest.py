@@ -157,7 +157,7 @@ class Served:
             assert self.process.poll() is None
             return self._port_file.read_text() if self._port_file.exists() else ""
 
-        await eventually(port, bool)
+        await eventually(port, bool, within_s=60)
         return self
 
     @property

@@ -327,7 +327,7 @@ async def test_one_pubsub_connection_however_many_streams(
     async def subscribed() -> int:
         return sum(int(one["sub"]) for one in await gateways())
 
-    idle = await eventually(subscribed, lambda count: count == 1)
+    idle = await eventually(subscribed, lambda count: count == 2)
     streams = [Follower(http, task_id, {}) for task_id in tasks for _ in range(4)]
     for stream in streams:
         await stream.until("snapshot")

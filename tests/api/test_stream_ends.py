@@ -64,7 +64,7 @@ async def test_clients_that_connect_and_reset_leave_nothing(
     task = await running(served, worker)
     (await opened(Resuming(served.url, f"/tasks/{task.id}/events"))).reset()
     before = await eventually(lambda: _settled(served), bool, within_s=20)
-    idle = await eventually(lambda: subscriptions(redis_client), lambda found: found == 1)
+    idle = await eventually(lambda: subscriptions(redis_client), lambda found: found == 2)
     room = asyncio.Semaphore(50)
 
     async def connect_and_reset(number: int) -> None:

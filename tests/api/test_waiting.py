@@ -13,6 +13,7 @@ from app import waiting
 from app.door import Door
 from app.errors import Problem
 from app.hub import BACKUP_S
+from app.snapshots import FINAL_TTL_S
 from tests.api.conftest import Served, Worker, client_of, submit
 from tests.conftest import eventually
 
@@ -196,6 +197,22 @@ async def test_what_cannot_be_understood_is_400_at_once(http: httpx.AsyncClient)
     for params, problem in (({"wait": "abc"}, "bad-request"), ({**LONG, "fields": "nope"}, "unknown-field")):
         answer = await asyncio.wait_for(http.get(f"/tasks/{task['id']}", params=params), 30)
         assert (answer.status_code, answer.json()["type"]) == (400, f"/problems/{problem}")
+
+
+async def test_what_one_gateway_deletes_no_other_shows(
+    http: httpx.AsyncClient, gateway_of: Callable[..., Door], worker: Worker
+) -> None:
+    """Though it has it in memory, for longer than what may still change."""
+    task = await submit(http)
+    [claimed] = await worker.claim()
+    await worker.finish(claimed)
+    url = f"/tasks/{task['id']}"
+    await eventually(lambda: http.get(url), lambda answer: answer.json()["status"] == "succeeded")
+    began = time.monotonic()
+    async with client_of(gateway_of()) as other:
+        assert (await other.delete(url)).status_code == 204
+    await eventually(lambda: http.get(url), lambda answer: answer.status_code == 404, within_s=20)
+    assert time.monotonic() - began < FINAL_TTL_S, "it had only grown too old"
 
 
 async def test_what_another_gateway_has_shown_is_not_taken_back(

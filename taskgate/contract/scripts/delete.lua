@@ -25,5 +25,6 @@ if f[3] then
 end
 purge(final_member(queue, owner, id, kept_bytes(key)))
 redis.call("PUBLISH", prefix .. "changes:" .. id, 0)
+redis.call("PUBLISH", prefix .. "deletions", id)
 settle()
 return { "ok" }
