@@ -9,6 +9,7 @@ import pytest
 
 from taskgate.client import Client, Event, Refused, ServiceError, Unreachable
 from taskgate.client.errors import refusal
+from taskgate.client.http import base_of, options_of
 from taskgate.client.patience import Patience
 from tests.cli.conftest import TASK_ID, Receiver, answer, hang_up, problem, stream
 from tests.cli.drivers import CLIENTS
@@ -230,3 +231,8 @@ def test_the_last_pause_is_the_one_that_was_asked_for() -> None:
     """A spread that goes beyond the client's patience is not taken for a refusal."""
     asked = [Patience(10.5).delay_s(refusal(429, {}, retry_after="10")) for _ in range(50)]
     assert 10 <= min(asked) <= max(asked) <= 10.5
+
+
+@pytest.mark.parametrize(("url", "verified"), [("https://localhost", True), ("http://localhost", False)])
+def test_certificates_are_verified_wherever_there_are_any(url: str, verified: bool) -> None:
+    assert options_of(base_of(url), api_key=None, timeout_s=1)["verify"] is verified
