@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
     def event(self) -> bytes:
         """As a `stalled` event carries it."""
-        text = stacks.text(stacks.bounded(self.threads, stacks.ERROR_CHARS)) if self.threads else None
+        text = stacks.text(stacks.bounded(self.threads, stacks.ERROR_BYTES)) if self.threads else None
         return msgspec.json.encode(
             {"source": self.source, "shared": self.shared, "reason": self.reason, "stack": text},
         )
@@ -223,4 +223,4 @@ def _holds(holding: Holding, child: ChildProcess) -> bool:
 
 
 def _text(threads: list[Thread]) -> str:
-    return stacks.text(stacks.bounded(threads, stacks.ERROR_CHARS))
+    return stacks.text(stacks.bounded(threads, stacks.ERROR_BYTES))

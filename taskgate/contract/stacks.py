@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-LIMIT_CHARS = 24_000
+LIMIT_BYTES = 30_000
 """Of a stack that is asked for: shown twice, as frames and as text, it stays below 64 KiB."""
-ERROR_CHARS = 8_000
+ERROR_BYTES = 8_000
 """Of one that an error or an event carries, as text."""
 
 _PER_FRAME = 60
@@ -50,22 +50,26 @@ class StackAnswer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-def bounded(threads: Iterable[Thread], limit: int = LIMIT_CHARS) -> list[Thread]:
+def bounded(threads: Iterable[Thread], limit: int = LIMIT_BYTES) -> list[Thread]:
     """As much as fits: that which runs the handler first, of each the innermost frames."""
     kept = []
     for thread in sorted(threads, key=lambda one: not one.current):
-        limit -= _PER_FRAME + len(thread.name) + sum(len(name) + 4 for name in thread.awaits)
+        limit -= _PER_FRAME + _size(thread.name) + sum(_size(name) for name in thread.awaits)
         if limit < 0:
             break
         frames = []
         for frame in thread.frames:
-            limit -= _PER_FRAME + len(frame.file) + len(frame.function)
+            limit -= _PER_FRAME + _size(frame.file) + _size(frame.function)
             if limit < 0:
                 break
             frames.append(frame)
         truncated = thread.truncated or len(frames) < len(thread.frames)
         kept.append(Thread(thread.name, thread.current, frames, thread.awaits, truncated))
     return kept
+
+
+def _size(name: str) -> int:
+    return len(msgspec.json.encode(name))
 
 
 def text(threads: Iterable[Thread]) -> str:

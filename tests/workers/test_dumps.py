@@ -1,5 +1,8 @@
 """What faulthandler writes is understood, whatever of it there is; what is told is bounded."""
 
+import msgspec
+import pytest
+
 from taskgate.contract import stacks
 from taskgate.contract.stacks import Frame, Thread
 from workers import sync_child
@@ -76,3 +79,14 @@ def test_of_a_large_stack_the_innermost_frames_of_the_handlers_thread_are_kept()
     assert kept[0].frames == frames[: len(kept[0].frames)]
     assert 1000 < len(stacks.text(kept)) <= 2000
     assert stacks.text(kept).endswith("\n  …")
+
+
+@pytest.mark.parametrize("name", ["f" * 200, "\N{SNOWMAN}" * 200, '"\\' * 100, ""])
+def test_no_answer_is_larger_than_64_kib_whatever_names_functions_have(name: str) -> None:
+    told = [Thread(name, n == 7, [Frame(name, 10**9, name)] * 100, [name] * 50) for n in range(50)]
+
+    kept = stacks.bounded(told)
+
+    assert 0 < len(msgspec.json.encode({"threads": kept, "text": stacks.text(kept)})) < 63 * 1024
+    short = stacks.text(stacks.bounded(told, stacks.ERROR_BYTES))
+    assert len(short.encode()) <= stacks.ERROR_BYTES
