@@ -43,7 +43,7 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 _decode = msgspec.json.Decoder(Envelope).decode
 _decode_any = msgspec.json.Decoder().decode
-_MEMBERS = re.compile(rb'"(?:' + "|".join(Envelope.__struct_fields__).encode() + rb')"\s*:')
+_MEMBERS = re.compile(rb'"(' + "|".join(Envelope.__struct_fields__).encode() + rb')"\s*:')
 _ESCAPED = re.compile(rb'"[a-z_]{0,12}\\u00[^"]{0,80}"\s*:')
 """A member whose name may be one of ours, spelled with escapes."""
 

@@ -96,6 +96,7 @@ async def test_a_header_that_may_stand_once_stands_once(
         rb'{"type":"any","payload":1,"\u0070\u0061\u0079\u006c\u006f\u0061\u0064" :2}',
         b'{"type":"any","payload":' + b"1" * 5_000 + b',"payload":1}',
         b'{"type":"any","payload":1e999,"payload":1}',
+        b'{"type":"any","payload" :1,"payload":1}',
         b'{"type":"any","metadata":{},"payload":1,"metadata":{"a":1}}',
     ],
 )
