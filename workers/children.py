@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ _ROOT = Path(__file__).parent.parent
 _INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
 _LOOK_S = 0.002
 CHATTER, CHATTER_PAUSE_S = 32, 0.005
-"""So many events and checkpoints of one child are read at once, then none for so long."""
+"""So many events and checkpoints of one child are read at once, then none for so long, or ten times what it took."""
 BUSY, BUSY_PAUSE_S = 8, 0.001
 """A sync child with so many tasks in hand is heard that often: being woken for each end costs more than the end."""
 _FATAL = frozenset({signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL})
@@ -309,10 +310,10 @@ class ChildProcess:
 
     def _read(self, *, all_of_it: bool = False) -> None:
         """Give on what the child has sent. One that talks without end is heard in turns, and so slows only itself."""
-        chatter = 0
+        chatter, began_s = 0, 0.0
         while self._open:
             if chatter == CHATTER and not all_of_it:
-                self._pause(CHATTER_PAUSE_S)
+                self._pause(max(CHATTER_PAUSE_S, 10 * (time.thread_time() - began_s)))
                 return
             try:
                 message = wire.receive_message(self._socket)
@@ -335,6 +336,7 @@ class ChildProcess:
                 case wire.Printed():
                     self._output.drain()
                 case wire.Emitted() | wire.Checkpoint():
+                    began_s = began_s or time.thread_time()
                     chatter += 1
                 case None:
                     return
