@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import TASK_ID, Cli, Receiver, answer, problem, stream
+from tests.cli.conftest import TASK_ID, Answer, Cli, Receiver, answer, hang_up, problem, stream
 
 OTHER_ID = TASK_ID[:-1] + "c"
 TASK: dict[str, Any] = {"id": TASK_ID, "type": "demo.echo", "status": "queued", "attempt": 0, "max_attempts": 3}
@@ -83,6 +83,9 @@ def test_a_payload_that_is_no_json_is_wrong_usage(cli: Cli, receiver: Receiver, 
         ["submit", "t", "1", "--metadata", "[]"],
         ["submit", "t", "1", "--priority", "10"],
         ["submit", "t"],
+        ["list", "--metadata", "a"],
+        ["list", "--limit", "0"],
+        ["delete"],
         ["watch"],
         ["status", TASK_ID, "--url", "nowhere"],
         ["no-such-command"],
@@ -170,9 +173,10 @@ def test_what_a_task_writes_cannot_steer_the_terminal(cli: Cli, receiver: Receiv
     evil = {"kind": "exception", "message": "\x1b]0;owned\x07\x1b[2J\r\n[red]x", "traceback": "\x1b[1m\x9b"}
     failed = {**FAILED, "error": evil, "metadata": {"x": "\x1b[3m"}}
     text = events(("snapshot", failed), ("end", failed))
-    receiver.answers += [answer(200, failed), answer(200, {"items": [failed]}), stream(text)]
-    for command in ("status", "dead-letters", "watch"):
-        args = [] if command == "dead-letters" else [TASK_ID]
+    listed = answer(200, {"items": [{**failed, "type": "\x1b[1m[red]x"}]})
+    receiver.answers += [answer(200, failed), answer(200, {"items": [failed]}), listed, stream(text)]
+    for command in ("status", "dead-letters", "list", "watch"):
+        args = [] if command in ("dead-letters", "list") else [TASK_ID]
         done = cli(command, *args, "--url", receiver.url)
         assert "[red]x" in done.output
         assert not any(char in done.output for char in "\x1b\x07\x9b\r")
@@ -295,7 +299,77 @@ def test_dead_letters_shows_why_each_failed(cli: Cli, receiver: Receiver) -> Non
     assert json.loads(raw.stdout) == [FAILED]
 
 
-@pytest.mark.parametrize("command", ["up", "gateway", "worker", "submit", "watch", "status", "cancel", "redrive"])
+def test_list_turns_pages_until_it_has_enough(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers += [
+        answer(200, {"items": [TASK], "next_cursor": "one"}),
+        answer(200, {"items": [], "next_cursor": "two"}),
+        answer(200, {"items": [FAILED], "next_cursor": "three"}),
+    ]
+    filters = ["--status", "failed", "--metadata", "a=b=c", "--after", "2026-01-01T00:00:00Z", "--limit", "2"]
+    done = cli("list", *filters, "--json", "--url", receiver.url)
+    assert json.loads(done.stdout) == [TASK, FAILED]
+    query = "/tasks?status=failed&created_after=2026-01-01T00%3A00%3A00Z&limit={}{}&metadata.a=b%3Dc"
+    assert [request.path for request in receiver.requests] == [
+        query.format(2, ""),
+        query.format(1, "&cursor=one"),
+        query.format(1, "&cursor=two"),
+    ]
+
+
+def test_list_shows_a_task_a_line(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers.append(answer(200, {"items": [{**TASK, "created_at": "2026-01-01T00:00:00Z"}]}))
+    lines = cli("list", "--url", receiver.url).stdout.splitlines()
+    assert lines[0].split() == ["ID", "TYPE", "STATUS", "ATTEMPT", "CREATED"]
+    assert lines[1].split() == [TASK_ID, "demo.echo", "queued", "0/3", "2026-01-01T00:00:00Z"]
+
+
+def test_delete_is_quiet_and_refuses_what_has_not_ended(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers += [answer(204), problem(409, "not-finished", "it is running")]
+    done = cli("delete", OTHER_ID, TASK_ID, "--url", receiver.url)
+    assert (done.exit_code, done.output) == (7, "taskgate: refused: it is running (409 not-finished)\n")
+    assert [request.method for request in receiver.requests] == ["DELETE", "DELETE"]
+
+
+@pytest.mark.parametrize("how", ["--wait", "--watch"])
+def test_a_submission_that_waits_can_end_as_json(cli: Cli, receiver: Receiver, how: str) -> None:
+    receiver.answers += [answer(202, TASK), stream(SUCCESS), answer(200, b"1")]
+    lines = cli("submit", "t", "{}", how, "--json", "--url", receiver.url).stdout.splitlines()
+    if how == "--wait":
+        assert [json.loads(line)["status"] for line in lines] == ["succeeded"]
+    else:
+        assert [json.loads(line)["event"] for line in lines[:-1]] == ["snapshot", "progress", "status", "end"]
+        assert lines[-1] == "1"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (problem(404, "not-found"), 6),
+        (problem(410, "gone"), 6),
+        (problem(409, "not-dead"), 7),
+        (problem(429, "queue-full", Retry_After="99"), 7),
+        (problem(503, "service-draining"), 3),
+        (answer(200, b"<html>"), 3),
+        (hang_up, 3),
+    ],
+)
+def test_the_exit_code_tells_why_the_service_did_not_do_it(
+    cli: Cli, receiver: Receiver, error: Answer, code: int
+) -> None:
+    receiver.answers.append(error)
+    assert cli("redrive", TASK_ID, "--url", receiver.url).exit_code == code
+
+
+@pytest.mark.parametrize(("status", "code"), [("failed", 1), ("canceled", 4), ("expired", 5), ("new", 0)])
+def test_each_end_has_an_exit_code(cli: Cli, receiver: Receiver, status: str, code: int) -> None:
+    receiver.answers.append(answer(200, {**TASK, "status": status}))
+    assert cli("status", TASK_ID, "--url", receiver.url).exit_code == code
+
+
+COMMANDS = ["up", "gateway", "worker", "submit", "watch", "status", "list", "cancel", "redrive", "delete", "stack"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_examples(cli: Cli, command: str) -> None:
     done = cli(command, "--help")
     assert done.exit_code == 0
