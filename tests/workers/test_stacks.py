@@ -24,6 +24,7 @@ from workers.stops import Stops
 from workers.wire import Done, Message, TaskStack
 
 HERE = "tests.workers.stack_jobs"
+LONG = (pytest.mark.full, pytest.mark.timeout(200))
 Child = Callable[..., Watched]
 
 
@@ -110,16 +111,24 @@ async def test_a_sync_tasks_stack_begins_where_it_is_and_ends_at_its_handler(
     assert isinstance(await it.ended(behind), Done)
 
 
-async def test_of_a_deep_stack_the_innermost_frames_are_shown(asked: Callable[..., Asked]) -> None:
+async def test_of_a_deep_stack_the_innermost_frames_are_shown_and_asking_without_faulthandler_kills_nobody(
+    asked: Callable[..., Asked],
+) -> None:
     it = await ready(asked("sync"))
     holding = await it.runs("deep", 150)
     found = await it.found(holding)
     assert found.threads is not None
     assert (len(found.threads[0].frames), found.threads[0].truncated) == (100, True)
+    it.watched.process.soft_stop(holding.seq, StopReason.CANCEL)
+    await it.ended(holding)
+
+    assert (await it.watched.run("disarmed")).outcome == "succeeded"
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("count", [12, pytest.param(200, marks=(pytest.mark.full, pytest.mark.timeout(200)))])
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("sync", 12), *(pytest.param(kind, 200, marks=LONG) for kind in ("sync", "async"))],
+)
 async def test_whenever_it_is_asked_for_a_stack_is_that_of_its_task(
     asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch, kind: str, count: int
 ) -> None:
@@ -140,12 +149,6 @@ async def test_whenever_it_is_asked_for_a_stack_is_that_of_its_task(
         await asyncio.sleep(0)
         live = {n: one for n, one in live.items() if not it.watched.of(Done, one.seq)}
     assert seen > count / 20
-
-
-async def test_a_child_that_is_asked_while_faulthandler_is_away_does_not_die(asked: Callable[..., Asked]) -> None:
-    it = await ready(asked("sync"))
-
-    assert (await it.watched.run("disarmed")).outcome == "succeeded"
 
 
 async def test_a_stopped_child_is_said_to_be_paused_and_one_that_took_the_signal_lives_on(
@@ -212,9 +215,9 @@ async def test_a_loop_that_does_not_answer_is_seen_from_outside_and_its_stack_is
 @pytest.mark.parametrize(
     ("kind", "task_type", "payload", "where"),
     [
-        ("sync", "forever", None, "forever"),
+        pytest.param("sync", "forever", None, "forever", marks=pytest.mark.full),
         ("sync", "never_stops", None, "never_stops"),
-        ("async", "async.sleeps", 60, "async_sleeps"),
+        pytest.param("async", "async.sleeps", 60, "async_sleeps", marks=pytest.mark.full),
         ("async", "async.swallows_elsewhere", None, "before_the_stop"),
         ("async", "async.holds", 60, "holds_the_loop"),
     ],
@@ -261,7 +264,9 @@ async def test_what_cannot_say_where_it_is_is_killed_all_the_same(asked: Callabl
     assert (how.signal, it.told(holding, how)) == (signal.SIGKILL, "")
 
 
-@pytest.mark.parametrize(("kind", "task_type"), [("sync", "segfaults"), ("async", "async.segfaults")])
+@pytest.mark.parametrize(
+    ("kind", "task_type"), [pytest.param("sync", "segfaults", marks=pytest.mark.full), ("async", "async.segfaults")]
+)
 async def test_a_native_crash_says_what_it_was_and_where(
     asked: Callable[..., Asked], kind: str, task_type: str
 ) -> None:
