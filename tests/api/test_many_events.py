@@ -68,6 +68,8 @@ async def test_two_lives_are_told_as_one_story(http: httpx.AsyncClient, worker: 
     assert [name for name in stream.of(other.id) if name != "progress"] == [*alike, "status", "end"]
     stamps = [int(event.id.split("-")[0]) for event in stream.events if event.id]
     assert stamps == sorted(stamps), "ids never go back: one resumes all"
+    whole = [event.event for event in stream.events if event.id.endswith(f"-{(1 << 64) - 1}")]
+    assert whole == ["end"], "only the last says that nothing of its millisecond is missing"
     ends = [event.json() for event in stream.events if event.event == "end"]
     assert [(end["task_id"], end["id"], end["status"]) for end in ends] == [
         (one.id, one.id, "succeeded"),

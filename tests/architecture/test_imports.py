@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-GATEWAY_ONLY = ["fastapi", "starlette", "uvicorn", "sse_starlette", "jsonschema_rs"]
+GATEWAY_ONLY = ["fastapi", "starlette", "uvicorn", "jsonschema_rs"]
 CLIENT_ONLY = ["httpx", "httpx_sse", "typer"]  # rich comes with structlog wherever it is installed
 HEAVY = ["asyncio", "msgspec", "pydantic", "redis", "structlog"]
 
