@@ -25,7 +25,7 @@ _NOTHING = object()
 ENDING_S, ENDING_LOOKS = 0.1, 50
 PRINTING_S = 1.0
 """Output of what a task has left running is read for that long: then it is one that goes on printing."""
-IDLE_MS = 20
+IDLE_MS = 10
 """Nothing to do for so long is idling; a pause between two packets is not."""
 
 

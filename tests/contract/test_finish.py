@@ -263,3 +263,21 @@ async def test_results_and_errors_come_back_as_they_were(store: Store, w1: Hand,
     assert await store.result(task.id) == (Status.SUCCEEDED, result)
     assert (await read(store, task.id)).error == result
     assert (await store.events(task.id))[-1].data.endswith(b'"error":' + result + b"}")
+
+
+async def test_claims_and_ends_wake_those_who_watch_among_many(store: Store, w1: Hand, redis_client: Redis) -> None:
+    ids = await submit(store, *(submission() for _ in range(4)))
+    async with redis_client.pubsub() as pubsub:
+        await pubsub.subscribe(*(keys.changes(0, task_id) for task_id in ids[1:3]))
+        for _ in range(2):
+            await pubsub.get_message(timeout=1)
+        tasks = await w1.claim(sync=4)
+        claims = [await pubsub.get_message(timeout=1) for _ in range(2)]
+        ends = [Finish(id=task.id, epoch=task.epoch, outcome="succeeded", progress=b"{}") for task in tasks]
+        await store.finish(0, "w1", ends)
+        ended = [await pubsub.get_message(timeout=1) for _ in range(4)]
+        assert await pubsub.get_message() is None
+    told = [(message["channel"].decode(), message["data"]) for message in claims + ended if message]
+    first, second = (keys.changes(0, task_id) for task_id in ids[1:3])
+    assert told[:2] == [(first, b"2"), (second, b"2")]
+    assert told[2:] == [(first, b"3"), (first, b"4"), (second, b"3"), (second, b"4")]

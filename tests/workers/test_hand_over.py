@@ -87,6 +87,14 @@ async def test_no_more_is_handed_over_than_there_are_slots(child: Child) -> None
     assert watched.process.hand_over(claimed("echo"), deadline_ns=boot_ns() + 10**10) is None
 
 
+async def test_a_child_with_many_tasks_in_hand_is_heard_to_the_last(child: Child) -> None:
+    watched = await child(slots=64).ready()
+    seqs = [watched.hand("sleeps", 0.001) for _ in range(64)]
+
+    assert [(await watched.done(seq)).outcome for seq in seqs] == ["succeeded"] * 64
+    assert watched.process.outstanding == set()
+
+
 async def test_bytes_in_flight_are_bounded(child: Child) -> None:
     """A socket holds so much and no more; a task that finds no room is not half sent."""
     watched = await child(slots=1000).ready()

@@ -1,6 +1,7 @@
 """The outbox on a real store: one end that cannot be written takes no other along."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from redis.asyncio import Redis
@@ -110,3 +111,46 @@ async def test_what_an_attempt_emitted_outlasts_an_outage_and_comes_before_its_e
     told = [event.name for event in await store.events(task.id)]
     assert told == ["status", "custom", "killed", "status"]
     assert [word.data for word in await store.events(task.id)][1] == b'{"n":1}'
+
+
+async def test_an_end_that_is_given_up_is_no_refused_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of a supervisor that stops without Redis cancels what it still wanted to say."""
+    lease = Lease(6, NoGuard())  # type: ignore[arg-type]
+    outbox = Outbox(store, "w1", lease)
+    hand = Hand(store, "w1")
+    await hand.beat()
+    await submit(store)
+    holdings = Holdings()
+    lines: list[tuple[str, str, dict[str, object]]] = []
+    telemetry = Telemetry(
+        holdings,
+        outbox,
+        children=list,
+        now_ms=lambda: 0,
+        paused=lambda: False,
+        stall_after_s=30,
+        stale=lambda holding: None,
+    )
+    monkeypatch.setattr("workers.ends.log", Recorder(lines))
+    ends = Ends(load({}), holdings, outbox, telemetry, handlers={}, worker_id="w1")
+    holding = Holding(await hand.claim_one())
+    holdings.add(holding)
+    before = asyncio.all_tasks()
+    ends.finish(holding, "succeeded", result=b"1")
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+    await until(lambda: len(holdings) == 0)
+    assert [(level, event, facts["outcome"]) for level, event, facts in lines] == [
+        ("info", "attempt finished", "unsent")
+    ]
+
+
+class Recorder:
+    """A logger that keeps its lines."""
+
+    def __init__(self, lines: list[tuple[str, str, dict[str, object]]]) -> None:
+        self._lines = lines
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        return lambda event, **facts: self._lines.append((level, event, facts))

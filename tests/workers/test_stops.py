@@ -3,13 +3,14 @@
 import json
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from taskgate.contract.states import ErrorKind
 from tests.workers.conftest import Watched, claimed, reported, stacks_of, until
 from workers.holdings import Holding, Holdings
 from workers.slot import StopReason, boot_ns
-from workers.stops import Stops
+from workers.stops import LONG_S, Stops
 
 Child = Callable[..., Watched]
 GRACE_S = 0.5
@@ -136,3 +137,32 @@ async def test_a_loop_that_is_blocked_by_nobody_known_is_told_as_such(held: Call
     await it.watched.exited
 
     assert (waits.killed, waits.stop, blocks.killed, it.watched.process.blocked) == (False, None, False, True)
+
+
+@pytest.mark.parametrize("timeout_s", [LONG_S / 2, LONG_S * 3])
+async def test_timeouts_of_any_length_strike_and_not_before_their_time(
+    held: Callable[..., Held], timeout_s: float
+) -> None:
+    it = held("sync")
+    await it.watched.ready()
+    holding = it.hand("never_stops")
+    spec = msgspec.structs.replace(holding.task.spec, timeout_s=timeout_s)
+    holding.task = msgspec.structs.replace(holding.task, spec=spec)
+    holding.handed_ns = begun_ns = boot_ns()
+
+    it.stops.arm(holding)
+    await until(lambda: holding.stop is StopReason.TIMEOUT)
+
+    assert boot_ns() - begun_ns >= timeout_s * 1e9 - 2_000_000
+
+
+async def test_what_has_ended_before_gets_no_timer(held: Callable[..., Held]) -> None:
+    it = held("sync")
+    await it.watched.ready()
+    lasting, short = it.hand("never_stops"), Holding(claimed("never_stops"))
+    it.stops.arm(short, lasting)
+    short.leave_child()
+
+    await until(lambda: bool(lasting.timers))
+
+    assert not short.timers
