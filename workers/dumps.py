@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from taskgate import handlers
+import taskgate
 from taskgate.contract.stacks import Frame, Thread
 from workers.failures import clean
 
@@ -31,7 +31,7 @@ _OURS = frozenset(
     str(folder / name)
     for folder, names in {
         Path(__file__).parent: ("child.py", "sync_child.py", "async_child.py"),
-        Path(handlers.__file__).parent: ("handlers.py",),
+        Path(taskgate.__file__).parent: ("handlers.py",),
     }.items()
     for name in names
 )

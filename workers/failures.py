@@ -9,7 +9,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-from taskgate import handlers
+import taskgate
 from taskgate.contract.states import ErrorKind
 
 E = TypeVar("E", bound=BaseException)
@@ -22,7 +22,7 @@ _OURS = frozenset(
     str(folder / name)
     for folder, names in {
         Path(__file__).parent: ("sync_child.py", "async_child.py"),
-        Path(handlers.__file__).parent: ("handlers.py",),
+        Path(taskgate.__file__).parent: ("handlers.py",),
     }.items()
     for name in names
 )
