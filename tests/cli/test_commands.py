@@ -231,6 +231,17 @@ def test_watch_shows_several_tasks_and_fails_if_one_did(cli: Cli, receiver: Rece
     assert {request.path for request in receiver.requests} == {f"/events?task={TASK_ID}&task={OTHER_ID}&from=now"}
 
 
+def test_more_tasks_than_a_stream_has_room_for_are_watched_on_several(cli: Cli, receiver: Receiver) -> None:
+    ids = [f"{TASK_ID[:-3]}{n:03}" for n in range(101)]
+    ends = [("end", {**SUCCEEDED, "id": one, "task_id": one}) for one in ids]
+    # Whichever stream is opened first: what is told of others is none of its business.
+    receiver.answers += [stream(events(*ends))] * 2
+    done = cli("watch", *ids, "--json", "--url", receiver.url)
+    assert done.exit_code == 0
+    assert sorted(json.loads(line)["task_id"] for line in done.stdout.splitlines()) == ids
+    assert sorted(request.path.count("task=") for request in receiver.requests) == [0, 100]
+
+
 def test_watch_as_json_is_one_event_a_line(cli: Cli, receiver: Receiver) -> None:
     receiver.answers.append(stream(SUCCESS))
     done = cli("watch", TASK_ID, "--json", "--url", receiver.url)

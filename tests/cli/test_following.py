@@ -121,6 +121,15 @@ def test_a_wait_with_a_limit_has_the_service_hold_its_polls(client: Any, receive
     assert paths(receiver) == ["?wait=19"] * 2
 
 
+def test_polls_keep_the_pace_that_the_service_asks_for(client: Any, receiver: Receiver) -> None:
+    slow = {**RUNNING, "poll_after_ms": 200}
+    receiver.answers += [answer(200, slow), answer(200, slow), answer(200, ENDED)]
+    begun = time.monotonic()
+    with client:
+        assert client.wait(TASK_ID, timeout_s=20) == ENDED
+    assert time.monotonic() - begun >= 0.4
+
+
 @pytest.mark.parametrize(
     ("status", "kind"), [("failed", sdk.TaskFailed), ("canceled", sdk.TaskCanceled), ("expired", sdk.TaskExpired)]
 )
