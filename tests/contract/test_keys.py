@@ -71,8 +71,8 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
     seen |= {key async for key in redis_client.scan_iter(count=1000)}
 
     assert {_pattern(key.decode()) for key in seen} == PATTERNS
-    for key in (keys.task, keys.events, keys.logs, keys.alive):
-        assert key(0, succeeds.id).encode() in seen
+    for name in (keys.task, keys.events, keys.logs, keys.alive):
+        assert name(0, succeeds.id).encode() in seen
     for key in (keys.beats(0), keys.usage(0), keys.worker(0, "w1"), keys.wake(0, "default", "echo")):
         assert key.encode() in seen
 
