@@ -69,7 +69,7 @@ class TaskView(msgspec.Struct, kw_only=True):
     health: str | None
     """Of a running task: computing, waiting, starved, stalled, paused or lost; null: not known."""
     stage: str | None
-    """What the service does with it or waits for, in words; null while its handler runs, and when it has ended."""
+    """What it waits for, or the service does with it, in words; null while its handler works, and when it has ended."""
     progress: Progress | None
     queue_position: int | None
     """Tasks of yours of the same type that start before it."""

@@ -44,7 +44,7 @@ class _Told:
     effort_ns: int = 0
     event_ns: int = 0
     doing: str = ""
-    """What the service does with it beside running its handler."""
+    """What the service does with it beside running its handler, or the handler says that it waits for."""
     steps: int = 0
     """Of an async task, when its health was judged last."""
     stalled: bool = False
@@ -168,7 +168,7 @@ class Telemetry:
         report: dict[str, Any] = {}
         if task.progress is not None and task.progress.at_ns != told.progress_at_ns:
             report["progress"] = self._progress(holding, told, task.progress, track.now_ns)
-        if (doing := "stopping" if holding.stop is not None else "") != told.doing:
+        if (doing := _doing(holding, task)) != told.doing:
             report["stage"] = _stage(holding, told, doing)
         if verdict == Health.STALLED and not told.stalled:
             self._stalled(holding)
@@ -271,6 +271,12 @@ def _first_events(holding: Holding) -> list[tuple[str, bytes]]:
         own = [len(data) for name, data in holding.events if name == "custom"]
         holding.emits.written(len(own), sum(own))
     return taken
+
+
+def _doing(holding: Holding, task: TaskSample) -> str:
+    if holding.stop is not None:
+        return "stopping"
+    return f"waiting for {task.waiting}" if task.waiting else ""
 
 
 def _stage(holding: Holding, told: _Told, doing: str) -> str:

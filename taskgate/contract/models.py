@@ -149,7 +149,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     logs_lost: int = 0
     """Bytes of output that were dropped before."""
     stage: str = ""
-    """What the service does with it that is not running its handler, as `<epoch>:<words>`."""
+    """What it waits for, or the service does with it beside running its handler, as `<epoch>:<words>`."""
 
 
 class Finish(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -215,7 +215,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: bytes
     health: str
     stage: str = ""
-    """What the service does with this attempt beside running its handler; "": nothing, or nothing that lasts.
+    """What the handler waits for, or the service does beside running it; "": nothing, or nothing that lasts.
     Of a queued task, what it waits for, where a gateway has found out."""
     alive_ms: int | None
     """How long it still counts as alive without another beat; None when it does not, or is not running."""
@@ -233,7 +233,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.id
 
     def seen_stage(self) -> str | None:
-        """What the service does with the task, or waits for; None while its handler runs, and when it has ended."""
+        """What the task waits for, or the service does with it; None while its handler works, and when it has ended."""
         if self.status is Status.RUNNING:
             return "waiting to be taken over" if self.alive_ms is None else self.stage or None
         if self.status is Status.QUEUED:
