@@ -91,8 +91,7 @@ async def test_resumed_from_any_id_nothing_is_missing_and_only_one_millisecond_c
     stream = Many(http, ids)
     await stream.until("snapshot")
     for number, task in enumerate(itertools.islice(itertools.cycle(tasks), 30)):
-        events = [("custom", b'{"n":%d}' % number)] * (number % 3)
-        await worker.report(task, events=events)
+        await worker.report(task, events=[("custom", b'{"n":%d}' % number)] * (number % 3))
     for task in tasks:
         await worker.finish(task)
     events = await stream.all()

@@ -73,8 +73,8 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
     assert {_pattern(key.decode()) for key in seen} == PATTERNS
     for name in (keys.task, keys.events, keys.logs, keys.alive):
         assert name(0, succeeds.id).encode() in seen
-    for key in (keys.beats(0), keys.usage(0), keys.worker(0, "w1"), keys.wake(0, "default", "echo")):
-        assert key.encode() in seen
+    for shared in (keys.beats(0), keys.usage(0), keys.worker(0, "w1"), keys.wake(0, "default", "echo")):
+        assert shared.encode() in seen
 
 
 def _pattern(key: str) -> str:
