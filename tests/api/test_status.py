@@ -112,6 +112,8 @@ async def test_a_matching_etag_is_304_until_something_changes(http: httpx.AsyncC
         assert (same.status_code, same.content) == (304, b"")
         for name in ("etag", "cache-control", "vary", "retry-after"):
             assert same.headers[name] == first.headers[name]
+    lines = [("If-None-Match", 'W/"1"'), ("If-None-Match", 'W/"11"')]
+    assert (await http.get(url, headers=lines)).status_code == 304, "a list may come in several lines"
     assert (await http.get(url, headers={"If-None-Match": 'W/"11"'})).status_code == 200
     await worker.claim()
     changed = await http.get(url, headers={"If-None-Match": 'W/"1"', **FRESH})
