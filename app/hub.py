@@ -73,17 +73,12 @@ class Watch:
         if self._common is None:
             self.ring()
             return
-        generation, place = self.generation, self._common
-        reading = self._news[place] = shared(self._read(place))
+        reading = self._news[self._common] = shared(self._read(self._common))
         self._reading = True
 
         def read(_: object) -> None:
             self._reading = False
-            if self.generation != generation:  # woken meanwhile: this is told, and what is new read at once
-                self._news.setdefault(place, reading)
-            self.ring()
-            if self.generation != generation:
-                self._read_on()
+            self.ring()  # woken meanwhile, they find nothing and read anew
 
         reading.add_done_callback(read)
 
