@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import faulthandler
+import os
 import signal
 import threading
 import time
@@ -25,7 +26,7 @@ def outer(until: str, attempt: Attempt) -> None:
 
 
 def inner(until: str, attempt: Attempt) -> None:
-    attempt.progress(1)
+    attempt.progress(os.getpid())
     while not Path(until).exists():
         time.sleep(0.01)
 
