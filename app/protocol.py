@@ -35,6 +35,7 @@ KEEP_ALIVE_S = 75.0
 LINGER_S = 2.0
 """For what still comes after an answer that did not wait for it: a close at once could take the answer along."""
 
+LINGER_BYTES = 8 * 1024**2
 MAX_URL_BYTES = 8 * 1024
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 32 * 1024
@@ -73,6 +74,7 @@ class Connection(asyncio.Protocol):
         self._problem: Problem | None = None
         self._refusal = b""
         self._deaf = False
+        self._dropped = 0
         self._reads = True
         self._writable: asyncio.Event | None = None
 
@@ -112,6 +114,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
+            self._dropped += len(data)
+            if self._dropped > LINGER_BYTES:
+                self._transport.abort()
             return
         if self._queue or self._unparsed:
             self._unparsed += data
