@@ -218,5 +218,5 @@ async def test_a_child_that_is_due_is_replaced_by_one_that_is_ready(runner: Runn
     [worked] = [child for child in runner.pools["sync"].children if child.load]
 
     await until(lambda: worked not in runner.pools["sync"].children)
-    assert not len(runner.holdings)
+    await until(lambda: not len(runner.holdings))
     await until(lambda: runner.room().sync == 1)
