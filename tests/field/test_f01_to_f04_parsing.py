@@ -15,6 +15,8 @@ from tests.system.rig import Rig
 
 pytestmark = pytest.mark.full
 
+CLIENTS = 32
+
 
 def strict(text: bytes) -> Any:
     def refuse(name: str) -> Any:
@@ -66,7 +68,7 @@ async def test_f02_the_deepest_payload_works_end_to_end(rig: Rig) -> None:
     assert (await rig.ended(await rig.submit("back", 1)))["status"] == "succeeded"
 
 
-async def test_f04_endless_bodies_of_many_are_all_cut(rig: Rig, clients: int = 32) -> None:
+async def test_f04_endless_bodies_of_many_are_all_cut(rig: Rig) -> None:
     """At full speed, chunked, all at once: memory does not grow by more than a few limits, and others are served."""
     rig.settings["TASKGATE_HANDLERS"] = "tests.field.odd_results"
     rig.settings["TASKGATE_MAX_BODY_BYTES"] = "1MiB"
@@ -92,12 +94,12 @@ async def test_f04_endless_bodies_of_many_are_all_cut(rig: Rig, clients: int = 3
             writer.transport.abort()
         return await answer
 
-    everyone = asyncio.gather(*(endless() for _ in range(clients)))
+    everyone = asyncio.gather(*(endless() for _ in range(CLIENTS)))
     while not everyone.done():
         assert (await rig.http.get("/livez")).status_code == 200
         await asyncio.sleep(0.05)
     assert {line[:13] for line in await everyone} == {b"HTTP/1.1 413 "}
-    assert resident_bytes(gateway.pid) - before < (clients * 4 + 64) * 1024**2
+    assert resident_bytes(gateway.pid) - before < (CLIENTS * 4 + 64) * 1024**2
     assert (await rig.ended(await rig.submit("back", 1)))["status"] == "succeeded"
 
 

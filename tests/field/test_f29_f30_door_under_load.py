@@ -15,6 +15,7 @@ from tests.system.rig import FINAL, Rig
 pytestmark = pytest.mark.full
 
 LIMIT = 100
+SUBMITS = 2_000
 HEAD = b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
@@ -29,7 +30,7 @@ async def types_known(rig: Rig) -> None:
 
 
 @pytest.mark.timeout(240)
-async def test_f29_never_more_than_the_limit_and_quick_refusals(rig: Rig, submits: int = 2_000) -> None:
+async def test_f29_never_more_than_the_limit_and_quick_refusals(rig: Rig) -> None:
     rig.settings["TASKGATE_QUEUE_LIMIT_TASKS"] = str(LIMIT)
     await types_known(rig)
     store = Store(rig.redis)
@@ -45,7 +46,7 @@ async def test_f29_never_more_than_the_limit_and_quick_refusals(rig: Rig, submit
             assert int(answer.headers["retry-after"]) >= 1
 
     async with httpx.AsyncClient(base_url=rig.url, timeout=30, limits=httpx.Limits(max_connections=100)) as http:
-        everyone = asyncio.gather(*(submit(http, submits // 100) for _ in range(100)))
+        everyone = asyncio.gather(*(submit(http, SUBMITS // 100) for _ in range(100)))
         while not everyone.done():
             assert (await store.usage(0)).get("waiting:queue:default", 0) <= LIMIT
             assert (await rig.http.get("/livez")).status_code == 200
