@@ -111,7 +111,8 @@ def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
                 "summary": "Submit a task",
                 "description": "Answers when the task is on disk. The same `Idempotency-Key` and body within 24 hours "
                 "is the same task (`Idempotent-Replayed: true`). A full queue is 429 with `Retry-After`. "
-                "`Prefer: wait=N` holds the answer for up to N (at most 60) seconds: 200 if the task ends in time.",
+                "`Prefer: wait=N` holds the answer for up to N (at most 60) seconds: 200 if the task ends in time. "
+                "The body may be sent with `Content-Encoding: gzip`.",
                 "operationId": "submit",
                 "parameters": [key, prefer],
                 "requestBody": {"required": True, "content": {"application/json": {"schema": envelope}}},
