@@ -299,8 +299,8 @@ class Connection(asyncio.Protocol):
         for start in range(0, len(data), _SLICE_BYTES):
             if self._deaf:
                 return
-            if self._queue:
-                self._unparsed = data[start:]
+            if self._queue or self._unparsed:
+                self._unparsed += data[start:]
                 return
             self._feed(data[start : start + _SLICE_BYTES])
 
