@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 IN_ENV := tools/setup.sh --
 
-.PHONY: setup demo run test test-all lint loadtest bench mutations chaos
+.PHONY: setup demo run test test-all lint loadtest bench mutations chaos schema
 
 setup: ## build the environment, if anything it is made from has changed
 	@tools/setup.sh
@@ -34,3 +34,6 @@ mutations: ## break a copy of the code in every way of tests/mutations/mutations
 
 chaos: ## random faults under load, and whether every promise was kept: ARGS="--minutes 3 --seed S"
 	@$(IN_ENV) python -m loadtest.chaos $(ARGS)
+
+schema: ## Schemathesis: what the OpenAPI document says is what is answered: ARGS="--max-examples 200"
+	@$(IN_ENV) tools/schemathesis.sh $(ARGS)
