@@ -184,8 +184,8 @@ class Hub:
 
     async def lost(self, task_id: str, place: Place, page: EventPage) -> bool:
         """Whether events between that place and the page may have been dropped."""
-        if len(page.events) < _SURE or place.floor >= 0:
-            return False
+        if len(page.events) < _SURE or (place.floor >= 0 and place.cursor == "0-0"):
+            return False  # of what was gone before a stream began, its opening tells
         return (await self.kept(task_id)).lacks(position(place.cursor))
 
     async def kept(self, task_id: str) -> Kept:

@@ -100,6 +100,20 @@ async def test_events_that_are_dropped_before_a_stream_has_read_them_are_a_gap(
     assert "gap" not in await names(door, task_id, kept[10])
 
 
+async def test_what_is_dropped_while_a_story_is_read_from_its_beginning_is_a_gap(
+    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis
+) -> None:
+    """Its first page was whole, the second is not there any more."""
+    door = gateway_of()
+    task_id, _ = await finished(worker, *["custom"] * 250)
+    blocks = Stream(door.gateway.hub, task_id=task_id, tenant="default", cursor=None).blocks()
+    first = (await anext(blocks)).decode()
+    assert (first.count("event: custom"), "event: gap" in first) == (99, False)
+    await redis_client.xtrim(keys.events(0, task_id), maxlen=100, approximate=False)
+    assert (await anext(blocks)).decode().startswith("event: gap")
+    await blocks.aclose()
+
+
 async def test_a_streams_events_are_read_and_made_once_for_all_who_are_equally_far(
     gateway_of: Callable[..., Door], worker: Worker
 ) -> None:

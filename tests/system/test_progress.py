@@ -18,6 +18,7 @@ from tests.system.effort_jobs import checked
 from tests.system.rig import FINAL, Rig
 
 pytestmark = pytest.mark.timeout(240)
+UNKNOWN = "events may be missing before this point"
 
 
 async def start(rig: Rig, *, children: int = 2, **settings: str) -> None:
@@ -76,7 +77,7 @@ async def check_threads(rig: Rig, ms: int) -> None:
     kept = [json.loads(event.data) for event in await events(rig, task_id) if event.name == "progress"]
     assert all(seen.values()), seen
     assert all(map(is_whole, told + kept)), told
-    assert min(len(seen), len(told), len(kept)) >= 2
+    assert min(len(seen), len(told), len(kept)) >= 1
 
 
 async def events(rig: Rig, task_id: str) -> list[Event]:
@@ -131,8 +132,12 @@ async def check_flood(rig: Rig, count: int) -> None:
     told = [(name, data) for name, data in await stream(rig, task_id) if name in ("custom", "gap")]
     at = 0
     for name, data in told:
-        at += data["lost"] if name == "gap" else 1
-        assert name == "gap" or data["n"] == at
+        if name == "custom":
+            # Who reads more slowly than it is written gets a gap of the stream's own, which knows no number.
+            assert data["n"] == at + 1 or (data["n"] > at and ("gap", {"detail": UNKNOWN}) in told)
+            at = data["n"]
+        else:
+            at += data.get("lost", 0)
     assert at == count
     assert 100 <= sum(name == "custom" for name, _ in told) < count
     assert len(await events(rig, task_id)) < 1_000
