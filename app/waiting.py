@@ -73,7 +73,7 @@ def asked_s(text: str) -> float:
     Raises:
         Problem: not a number of seconds.
     """
-    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) is None:
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,20})?", text) is None:
         raise Problem("bad-request", f"`wait` is a number of seconds, 0 to {MAX_WAIT_S}.")
     return min(float(text), MAX_WAIT_S)
 
