@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from app.snapshots import Snapshot, Snapshots, shared
 from app.sse import Bell, Pulse
-from app.told import GAP, Block, Place, Told, joined, news, own_end
+from app.told import GAP, Block, Place, Told, begin, joined, news, own_end
 from taskgate.contract import keys
 from taskgate.contract.group import Group
 from taskgate.contract.models import EventPage, Kept, position
@@ -109,13 +109,15 @@ class Watch:
     async def _read(self, place: Place) -> tuple[bytes, Told]:
         snapshot = await self.snapshot()
         _, page = await self._hub.news(self.task_id, place.cursor)
+        opened: list[Block] = []
+        if await self._hub.lost(self.task_id, place, page):
+            first = begin(snapshot)
+            opened, place = [Block("gap", GAP), *first.blocks], first.place._replace(cursor=place.cursor)
         found = news(place, snapshot, page)
         if found.again and page.whole:
             self.wake()  # it moved on between the two reads
-        blocks = own_end(found.blocks) if found.ended else found.blocks
         self._common = found.place
-        if await self._hub.lost(self.task_id, place, page):
-            blocks = [Block("gap", GAP), *blocks]
+        blocks = [*opened, *(own_end(found.blocks) if found.ended else found.blocks)]
         return joined(blocks), found
 
 

@@ -153,7 +153,7 @@ class Merged:
         """What is new of one, each with its position: the state first, an end behind its last event, others last."""
         part = self._parts[task_id]
         gap = part.gap or await self._hub.lost(task_id, part.place, page)
-        first = begin(snapshot) if part.fresh else Told([], part.place)
+        first = begin(snapshot) if part.fresh or gap else Told([], part.place)
         told = news(first.place._replace(cursor=part.place.cursor), snapshot, page)
         self._seen = max(self._seen, position(told.place.cursor))
         self._parts[task_id] = Part(told.place)

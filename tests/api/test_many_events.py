@@ -3,16 +3,17 @@
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import httpx
 import httpx_sse
 import pytest
 
+from app.door import Door
 from taskgate.contract.ids import new_task_id
 from taskgate.contract.models import Claimed
 from taskgate.contract.states import FINAL
-from tests.api.conftest import Served, Worker, submit
+from tests.api.conftest import Served, Worker, client_of, submit
 from tests.api.test_events import Follower, client
 from tests.conftest import eventually
 
@@ -188,6 +189,17 @@ async def test_tasks_of_others_and_unknown_ones_are_refused_before_the_stream_st
     ):
         answer = await http.get(path_of(ids))
         assert (answer.status_code, answer.headers["content-type"]) == (code, "application/problem+json"), ids
+
+
+async def test_another_tenants_tasks_are_not_there(gateway_of: Callable[..., Door], worker: Worker) -> None:
+    async with client_of(gateway_of(tenant_header="X-Tenant")) as http:
+        ids = {}
+        for tenant in ("a", "b"):
+            http.headers["X-Tenant"] = tenant
+            ids[tenant] = (await submit(http))["id"]
+        for path in (f"/tasks/{ids['a']}/events", path_of([ids["a"]]), path_of([ids["b"], ids["a"]])):
+            answer = await http.get(path)
+            assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found"), path
 
 
 async def test_a_hundred_tasks_and_each_end_once(http: httpx.AsyncClient, worker: Worker) -> None:

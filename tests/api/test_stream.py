@@ -96,7 +96,7 @@ async def test_events_that_are_dropped_before_a_stream_has_read_them_are_a_gap(
     task_id, kept = await finished(worker, *["custom"] * 50)
     assert "gap" not in await names(door, task_id, kept[0])
     await redis_client.xtrim(keys.events(0, task_id), maxlen=48, approximate=False)
-    assert await names(door, task_id, kept[0]) == ["gap", *["custom"] * 47, "status", "end"]
+    assert await names(door, task_id, kept[0]) == ["gap", "snapshot", *["custom"] * 47, "end"]
     assert "gap" not in await names(door, task_id, kept[10])
 
 
