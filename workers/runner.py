@@ -216,7 +216,8 @@ class Runner:
             shown = printed.data[:OUTSIDE_BYTES]
             more = {} if len(shown) == len(printed.data) else {"dropped_bytes": len(printed.data) - len(shown)}
             text = shown.decode("utf-8", "backslashreplace")
-            log.info("output outside of tasks", pid=child.pid, stream=printed.stream, text=text, **more)
+            say = log.warning if printed.stream == "stderr" else log.info
+            say("output outside of tasks", pid=child.pid, stream=printed.stream, text=text, **more)
 
     def _emitted(self, holding: Holding, one: Emitted) -> None:
         holding.emits = holding.emits or Emits()

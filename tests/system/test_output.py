@@ -101,7 +101,7 @@ async def test_a_flood_slows_nobody_but_its_own_task(printing: Rig, size_mib: in
     assert KEPT_BYTES - 64 * 1024 < len(kept) <= KEPT_BYTES
     assert len(kept) + lost == size_mib * MIB, "every byte is kept or counted"
     assert kept.endswith(f"{(size_mib << 10) - 1:09} {'x' * 1013}\n")
-    assert sorted(times)[len(times) // 2] < 1, "neighbours; on a busy machine"
+    assert sorted(times)[len(times) // 2] < 5, "neighbours; 0.1 s on a quiet machine"
     assert most - before < 30 * MIB
     assert busy < 0.5
     if size_mib > 10:
@@ -128,9 +128,9 @@ async def test_a_task_that_floods_is_cancelled_at_once(printing: Rig) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
-async def test_no_byte_of_thousands_of_short_tasks_goes_astray(printing: Rig) -> None:
+async def test_no_byte_of_a_thousand_short_tasks_goes_astray(printing: Rig) -> None:
     await printing.worker()
-    names = {f"t{n}t": await accept(printing, "tells_shortly", f"t{n}t") for n in range(3000)}
+    names = {f"t{n}t": await accept(printing, "tells_shortly", f"t{n}t") for n in range(1000)}
     await ended(printing, *names.values(), within_s=200)
     for name, task_id in names.items():
         assert await text(printing, task_id) == f"{name} C\n{name} out\n{name} err\n{name}"
