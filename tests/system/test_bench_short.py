@@ -148,6 +148,7 @@ def test_a_short_benchmark_of_taskgate_alone_finds_nothing_wrong(tmp_path: Path)
         "memory",
         "progress",
         "idle",
+        "streams",
         "recovery",
         "flat",
         "children",
