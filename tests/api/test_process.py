@@ -25,14 +25,14 @@ async def test_it_stops_with_0_on_a_signal(serve: Serve, number: signal.Signals)
     async with httpx.AsyncClient(base_url=served.url) as http:
         assert (await http.get("/livez")).status_code == 200
     served.process.send_signal(number)
-    assert await served.ended(within_s=5) == 0
+    assert await served.ended(within_s=20) == 0
 
 
 async def test_two_signals_stop_it_all_the_same(serve: Serve) -> None:
     served = await serve()
     for _ in range(2):
         served.process.terminate()
-    assert await served.ended(within_s=5) == 0
+    assert await served.ended(within_s=20) == 0
 
 
 async def test_several_processes_share_a_port_and_stop_together(serve: Serve, worker: Worker) -> None:
