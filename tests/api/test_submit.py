@@ -52,6 +52,9 @@ async def test_accepted_says_what_a_read_says(http: httpx.AsyncClient, more: dic
     assert abs(created[0] - created[1]) < timedelta(seconds=5)
     assert accepted.pop("queue_position") is None
     assert read.pop("queue_position") == 0
+    # The 202 has not looked who could run it; a read has.
+    assert accepted.pop("stage") == "waiting for a worker"
+    assert read.pop("stage") == ("waiting for a worker" if "queue" in more else "waiting for room to run")
     assert accepted == read
 
 
