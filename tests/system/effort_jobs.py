@@ -178,7 +178,7 @@ def dies(payload: dict[str, int], attempt: Attempt) -> None:
     os.kill(os.getpid(), 9)
 
 
-@handler("stubborn", max_attempts=1, timeout_s=0.5)
+@handler("deaf_when_stopped", max_attempts=1, timeout_s=0.5)
 def stubborn(payload: Any, attempt: Attempt) -> None:
     while True:
         try:

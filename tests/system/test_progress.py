@@ -227,7 +227,7 @@ async def check_stages(rig: Rig) -> None:
     """What the service does with a task that is not its handler's doing."""
     later = await rig.task(await rig.submit("quick", 1, delay_s=600))
     assert later["stage"] == "waiting for its start time"
-    stubborn = await rig.submit("stubborn", None)
+    stubborn = await rig.submit("deaf_when_stopped", None)
     watching = asyncio.ensure_future(stream(rig, stubborn))
     await eventually(lambda: rig.task(stubborn), lambda task: task["stage"] == "stopping", within_s=60)
     ended = await rig.ended(stubborn, within_s=60)
