@@ -51,7 +51,7 @@ def size_for(name: str, cpu_s: float) -> int:
     return size + math.ceil(math.log2(more)) if name == "backtrack" else int(size * more ** (1 / 1.58))
 
 
-@pytest.mark.parametrize("call", ["power", pytest.param("backtrack", marks=pytest.mark.full)])
+@pytest.mark.parametrize("call", [pytest.param(call, marks=pytest.mark.full) for call in ("power", "backtrack")])
 async def test_a_call_that_keeps_the_gil_for_three_leases_runs_once(service: Rig, call: str) -> None:
     task_id = await service.submit("holds_gil", {call: size_for(call, BUSY_S)})
     await runs_once(service, task_id, at_least_s=BUSY_S / 2)

@@ -142,6 +142,7 @@ def test_a_wrong_password_ends_the_process_at_once(server: OnTcp, command: str) 
     assert SECRET not in done.stdout + done.stderr
 
 
+@pytest.mark.full
 async def test_a_service_on_ipv6_with_user_password_and_database(server: OnTcp, tmp_path: Path) -> None:
     """The whole way of a task, and the secret in no log, health or error answer."""
     password = f"{SECRET}{CHARACTERS}"

@@ -31,7 +31,7 @@ def test_no_delay_passes_the_cap_whatever_the_attempt(attempt: int) -> None:
     assert delay_s(attempt, base_s=BASE_S, max_s=0) == 0
 
 
-@pytest.mark.parametrize(("count", "attempts"), [(60, 3), pytest.param(TOGETHER, 6, marks=LONG)])
+@pytest.mark.parametrize(("count", "attempts"), [(20, 2), pytest.param(TOGETHER, 6, marks=LONG)])
 async def test_jobs_that_fail_together_do_not_come_back_together(rig: Rig, count: int, attempts: int) -> None:
     rig.settings |= {"TASKGATE_HANDLERS": "tests.field.retrying", "TASKGATE_ASYNC_PROCESSES": "0"}
     await rig.worker()
@@ -54,6 +54,7 @@ async def test_jobs_that_fail_together_do_not_come_back_together(rig: Rig, count
             assert fullest <= 0.2 * count, f"{fullest} starts of attempt {attempt} in one second"
 
 
+@pytest.mark.full
 async def test_retries_hold_no_slots_while_they_wait(rig: Rig) -> None:
     rig.settings |= {"TASKGATE_HANDLERS": "tests.field.retrying", "TASKGATE_ASYNC_PROCESSES": "0"}
     await rig.worker()

@@ -42,7 +42,7 @@ async def state(rig: Rig, worker: subprocess.Popen[bytes]) -> str:
 
 @pytest.mark.parametrize(
     ("deploys", "grace_s", "short_ms", "long_ms"),
-    [(1, 4.0, 1000, 6000), pytest.param(3, 12.0, 6000, 36_000, marks=LONG)],
+    [pytest.param(1, 4.0, 1000, 6000, marks=LONG), pytest.param(3, 12.0, 6000, 36_000, marks=LONG)],
 )
 async def test_deploys_let_short_jobs_finish_and_move_long_ones_without_blame(
     rig: Rig, deploys: int, grace_s: float, short_ms: int, long_ms: int
@@ -75,7 +75,7 @@ async def test_deploys_let_short_jobs_finish_and_move_long_ones_without_blame(
     assert await rig.store.dead_letters("default") == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 async def test_a_second_signal_ends_it_at_once_and_still_hands_back(rig: Rig, number: signal.Signals) -> None:
     rig.settings |= {"TASKGATE_GRACE_S": "120", "TASKGATE_LEASE_S": LEASE_S, "TASKGATE_WORKER_PROCESSES": "2"}
     worker = await rig.worker()

@@ -67,6 +67,7 @@ def test_every_expectation_holds_in_spite_of_stray_variables(place: Path) -> Non
     assert not list(place.glob("taskgate-demo-*/data"))
 
 
+@pytest.mark.full
 def test_interrupted_at_work_it_stops_what_it_has_started(place: Path) -> None:
     with _demo(place) as demo:
         assert demo.stdout is not None
@@ -82,6 +83,7 @@ def test_interrupted_at_work_it_stops_what_it_has_started(place: Path) -> None:
     assert "Stopping the service" in "".join(output)
 
 
+@pytest.mark.full
 def test_killed_it_takes_the_service_with_it(place: Path) -> None:
     with _demo(place) as demo:
         assert demo.stdout is not None

@@ -109,6 +109,7 @@ async def test_with_its_guard_frozen_too_the_token_refuses_every_write_of_the_fi
     assert (await rig.task(task_id))["progress"]["stage"] == "attempt 2"
 
 
+@pytest.mark.full
 async def test_an_end_that_comes_after_the_takeover_changes_nothing_and_is_counted(ticking: Ticking) -> None:
     """The child was done before the deadline, but its supervisor was frozen before it could say so."""
     rig = await _two_supervisors(ticking)

@@ -10,7 +10,7 @@ from taskgate.contract.store import Store
 from tests.system.rig import Rig
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("partitions", [1, pytest.param(3, marks=pytest.mark.full)])
 async def test_a_task_claimed_by_a_lost_reply_is_handed_back_and_runs(rig: Rig, partitions: int) -> None:
     rig.settings |= {"TASKGATE_LEASE_S": "2", "TASKGATE_PARTITIONS": str(partitions)}
     supervisor = await rig.worker()

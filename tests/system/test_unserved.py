@@ -8,6 +8,7 @@ import pytest
 from tests.system.rig import Rig, until_dead
 
 
+@pytest.mark.full
 async def test_a_type_whose_last_supervisor_is_gone_fails_while_another_lives(rig: Rig) -> None:
     """Counted only while the other one is alive: with both gone everything waits."""
     rig.settings |= {"TASKGATE_LEASE_S": "1", "TASKGATE_UNKNOWN_TYPE_AFTER_S": "3", "TASKGATE_ASYNC_PROCESSES": "0"}

@@ -153,6 +153,7 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(up: Running) -> None
     assert up.stop() == 0
 
 
+@pytest.mark.full
 def test_a_second_signal_hands_back_at_once(up: Running) -> None:
     up.start(TASKGATE_GRACE_S="60")
     task = up.submit(run_s=60)
@@ -265,6 +266,7 @@ def test_ctrl_z_past_the_lease_and_fg_double_nothing(up: Running) -> None:
     assert len([word for word, *_ in up.runs() if word == "start"]) == 3
 
 
+@pytest.mark.full
 def test_a_terminal_that_is_closed_takes_everything_with_it_in_order(up: Running) -> None:
     """Log lines have nowhere to go then: that must not keep anybody from handing back."""
     with Terminal(up) as terminal:
