@@ -42,8 +42,8 @@ class Victim:
         return self.process.pid
 
     def states(self) -> set[str]:
-        """S sleeps, T is stopped, Z is dead."""
-        return {state for _, state in self.members()}
+        """S is not stopped (a sleeper may be on its way to sleep), T is stopped, Z is dead."""
+        return {"S" if state in "RD" else state for _, state in self.members()}
 
     def members(self) -> list[tuple[str, str]]:
         """Name and state of every process in the group."""
