@@ -109,15 +109,9 @@ async def scripts_forgotten(rig: Rig) -> None:
 TROUBLES = [restart, killed, away_20_s, loading, frozen, full_memory, connections_cut, scripts_forgotten]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        frozen,
-        *(pytest.param(each, marks=pytest.mark.full) for each in TROUBLES if each is not frozen),
-    ],
-    ids=lambda trouble: trouble.__name__,
-)
+@pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
 async def test_nothing_is_lost_or_burned_and_claims_go_on_at_once(
     rig: Rig, trouble: Trouble, record_property: Callable[[str, object], None]
 ) -> None:

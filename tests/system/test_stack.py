@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.conftest import eventually
 from tests.system.rig import Rig, free_port
@@ -36,6 +37,7 @@ async def stack(rig: Rig, task_id: str, wanted: Any, *, url: str = "") -> dict[s
     return found
 
 
+@pytest.mark.full
 async def test_stacks_are_told_live_by_every_gateway_and_carried_by_errors_and_events(rig: Rig) -> None:
     second = await serving(rig)
     stalls = await rig.submit("async.neighbour", None)
