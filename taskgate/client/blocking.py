@@ -76,7 +76,7 @@ class Client:
         """The task once it has ended.
 
         Raises:
-            StillRunning: it has not ended `timeout_s` from now.
+            StillRunning: it was not seen to end within `timeout_s`, however long the client's patience is.
             NotSucceeded: it did not succeed, with `check`.
         """
         steps = Following(self._calls, [task_id]).end() if timeout_s is None else self._calls.end_of(task_id, timeout_s)

@@ -1,6 +1,7 @@
 """The calls that are one request and its answer, as steps for either driver."""
 
 import json
+import math
 import random
 import time
 import uuid
@@ -11,13 +12,15 @@ from urllib.parse import quote
 from taskgate.client.answers import body_of, check, items_of, logs_of, task_of, tasks_of
 from taskgate.client.errors import ServiceError, StillRunning, not_succeeded
 from taskgate.client.models import FINAL, LogPage, Stack, Task, TaskFilters, TaskOptions, TaskPage
-from taskgate.client.patience import Patience
+from taskgate.client.patience import Patience, may_pass
 from taskgate.client.steps import Answer, Params, Pause, Send, Steps
 
 OnWait = Callable[[ServiceError, float], None]
 
 LONG_POLL_S = 30
 """Below what proxies and load balancers cut off."""
+_LAST_LOOK_S = 0.5
+"""A last look, when the time is over, may take so long."""
 
 
 class Calls:
@@ -79,23 +82,33 @@ class Calls:
     def dead_letters(self, queue: str, limit: int) -> Steps[Any]:
         return items_of((yield Send("GET", "/dead-letters", _params(queue=queue, limit=limit))))
 
-    def poll(self, task_id: str, *, version: int | None, hold_s: int) -> Steps[Task | None]:
+    def poll(self, task_id: str, *, version: int | None, hold_s: int, until: float = math.inf) -> Steps[Task | None]:
         """The task when it has ended, or has moved past `version`, or is as it was `hold_s` later; None: not changed.
 
         Tried again as the client's patience allows, since a read has no second effect.
         """
         params: Params = [("wait", str(hold_s))] if hold_s else []
         headers = {} if version is None else {"If-None-Match": f'W/"{version}"'}
-        answer = yield from self.patiently(Send("GET", path_of(task_id), params, headers, held_s=hold_s))
+        request = Send("GET", path_of(task_id), params, headers, held_s=hold_s, until=until)
+        answer = yield from self.patiently(request)
         return None if answer.status == 304 else task_of(answer)
 
     def end_of(self, task_id: str, timeout_s: float) -> Steps[Task]:
         """The task once it has ended, by polls that the service holds: a stream could not be left in time."""
         deadline = time.monotonic() + timeout_s
+        task: Task | None = {"id": task_id}
         while True:
             asked = time.monotonic()
-            hold_s = int(max(0.0, min(deadline - asked, LONG_POLL_S)))
-            task = yield from self.poll(task_id, version=None, hold_s=hold_s)
+            hold_s = int(max(0.0, min(deadline - asked - _LAST_LOOK_S, LONG_POLL_S)))
+            try:
+                task = yield from self.poll(
+                    task_id, version=None, hold_s=hold_s, until=max(deadline, asked + _LAST_LOOK_S)
+                )
+            except ServiceError as error:
+                assert task is not None
+                if may_pass(error) and time.monotonic() >= deadline:
+                    raise StillRunning(task, error) from error
+                raise
             assert task is not None
             if task.get("status") in FINAL:
                 return task
@@ -115,6 +128,10 @@ class Calls:
                 return answer
             except ServiceError as error:
                 delay_s = patience.delay_s(error)
+                left_s = request.until - time.monotonic()
+                if delay_s >= left_s:
+                    yield Pause(max(0.0, left_s))
+                    raise
                 self.on_wait(error, delay_s)
             yield Pause(delay_s)
 

@@ -15,7 +15,7 @@ ServiceError
 │   ├── TooMany         429
 │   │   └── QueueFull   as much waits as is allowed
 │   └── Unavailable     408, 502, 503, 504: not now
-├── StillRunning        `wait` was given less time than the task needs (a TimeoutError, too)
+├── StillRunning        the time that `wait` was given is over (a TimeoutError, too)
 └── NotSucceeded        what `wait(check=True)` says of a task that ended otherwise
     ├── TaskFailed
     ├── TaskCanceled
@@ -105,11 +105,12 @@ class Unavailable(Refused):
 
 
 class StillRunning(ServiceError, TimeoutError):
-    """`task` is how it was seen last."""
+    """`task` is how it was seen last: nothing but its id, if there was no answer (`__cause__` says why)."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, cause: ServiceError | None = None) -> None:
         self.task = task
-        super().__init__(f"task {task['id']} is still {task.get('status', 'unknown')}")
+        known = f"is still {task['status']}" if "status" in task else "was not seen to end"
+        super().__init__(f"task {task['id']} {known}; its time is over{'' if cause is None else f': {cause}'}")
 
 
 class NotSucceeded(ServiceError):

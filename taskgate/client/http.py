@@ -1,5 +1,6 @@
 """What both clients tell httpx, and what its failures mean. Streams are httpx-sse's."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,9 @@ from taskgate.client.errors import Unreachable
 from taskgate.client.steps import Answer, Message, Open, Send
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+
+_LEAST_S = 0.001
+"""A timeout of 0 would fail what has its answer at once."""
 
 
 def base_of(url: str) -> httpx.URL:
@@ -41,13 +45,14 @@ def options_of(base: httpx.URL, *, api_key: str | None, timeout_s: float) -> dic
 
 
 def request_of(step: Send, timeout_s: float) -> dict[str, Any]:
+    left_s = max(_LEAST_S, step.until - time.monotonic())
     return {
         "method": step.method,
         "url": step.path,
         "params": step.params or None,
         "headers": step.headers,
         "content": step.content,
-        "timeout": httpx.Timeout(timeout_s, read=timeout_s + step.held_s),
+        "timeout": httpx.Timeout(min(timeout_s, left_s), read=min(timeout_s + step.held_s, left_s)),
     }
 
 

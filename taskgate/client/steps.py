@@ -4,6 +4,7 @@ A call is a generator of steps. Its driver carries each out and sends back what 
 `Unreachable` that did.
 """
 
+import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
@@ -35,6 +36,8 @@ class Send:
     content: bytes | None = None
     held_s: float = 0.0
     """How long the service may hold it before it answers."""
+    until: float = math.inf
+    """By `time.monotonic()`: when nobody waits for the answer any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,12 @@ def hang_up(handler: _Handler) -> None:
     handler.close_connection = True
 
 
+def silent(handler: _Handler) -> None:
+    """No answer comes, however long the client waits, as from a process that is stopped."""
+    handler.connection.recv(1)
+    handler.close_connection = True
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     with Receiver() as server:

@@ -9,7 +9,7 @@ from taskgate import client as sdk
 from taskgate.client import Client, Event
 from taskgate.client import following as module
 from taskgate.client.following import Doubles, after
-from tests.cli.conftest import TASK_ID, Answer, Receiver, answer, hang_up, problem, stream
+from tests.cli.conftest import TASK_ID, Answer, Receiver, answer, hang_up, problem, silent, stream
 from tests.cli.drivers import CLIENTS
 from tests.cli.test_client import event
 
@@ -112,6 +112,35 @@ def test_a_wait_ends_in_time(client: Any, receiver: Receiver) -> None:
     assert caught.value.task["status"] == "running"
     assert 0.3 <= time.monotonic() - begun < 5
     assert set(paths(receiver)) == {""}
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_wait_ends_in_time_though_no_answer_comes(client: Any, receiver: Receiver, seen: bool) -> None:
+    receiver.answers += [answer(200, RUNNING), silent] if seen else [silent]
+    begun = time.monotonic()
+    with client, pytest.raises(sdk.StillRunning, match=r"its time is over: .* did not answer in time") as caught:
+        client.wait(TASK_ID, timeout_s=0.6)
+    assert 0.6 <= time.monotonic() - begun < 4, "the client's own timeout is 10 s"
+    assert caught.value.task.get("status") == ("running" if seen else None)
+    assert isinstance(caught.value.__cause__, sdk.Unreachable)
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("timeout_s", [0, 0.3])
+def test_a_wait_ends_in_time_though_nobody_listens(kind: str, timeout_s: float) -> None:
+    begun = time.monotonic()
+    with CLIENTS[kind]("http://127.0.0.1:1", patience_s=30) as client, pytest.raises(sdk.StillRunning, match="reached"):
+        client.wait(TASK_ID, timeout_s=timeout_s)
+    assert timeout_s <= time.monotonic() - begun < 4
+
+
+def test_a_wait_ends_in_time_though_the_service_says_later(client: Any, receiver: Receiver) -> None:
+    receiver.answers.append(problem(503, "service-draining", Retry_After="4"))
+    begun = time.monotonic()
+    with client, pytest.raises(sdk.StillRunning, match="service-draining"):
+        client.wait(TASK_ID, timeout_s=0.3)
+    assert 0.3 <= time.monotonic() - begun < 3
+    assert len(receiver.requests) == 1, "never earlier than Retry-After"
 
 
 def test_a_wait_with_a_limit_has_the_service_hold_its_polls(client: Any, receiver: Receiver) -> None:
