@@ -6,6 +6,8 @@ from collections.abc import Callable
 from taskgate.attempt import EMITS_A_S, EMITS_AT_ONCE, MAX_EMIT_BYTES_A_S
 
 TELL_EVERY_S = 0.25
+PAUSE_S = 0.25
+"""Whoever has spent all gets nothing before so much of a second is saved up: losses then lie together, in one gap."""
 
 
 class Pace:
@@ -16,6 +18,7 @@ class Pace:
         self._at_s = clock()
         self._events = float(EMITS_AT_ONCE)
         self._bytes = float(MAX_EMIT_BYTES_A_S)
+        self._spent = False
         self._told_s = 0.0
 
     def admits(self, size: int) -> bool:
@@ -23,7 +26,10 @@ class Pace:
         passed_s, self._at_s = now_s - self._at_s, now_s
         self._events = min(EMITS_AT_ONCE, self._events + EMITS_A_S * passed_s)
         self._bytes = min(MAX_EMIT_BYTES_A_S, self._bytes + MAX_EMIT_BYTES_A_S * passed_s)
-        if self._events < 1 or self._bytes < size:
+        if self._spent and (self._events < EMITS_A_S * PAUSE_S or self._bytes < MAX_EMIT_BYTES_A_S * PAUSE_S):
+            return False
+        self._spent = self._events < 1 or self._bytes < size
+        if self._spent:
             return False
         self._events -= 1
         self._bytes -= size

@@ -101,3 +101,17 @@ def test_a_loss_is_said_four_times_a_second() -> None:
         pace.admits(1 << 30)
         said += pace.tells_loss()
     assert said == 4
+
+
+def test_a_rate_just_above_the_limit_does_not_fill_the_story_with_gaps() -> None:
+    """Twice as many as are admitted, evenly: a few gaps a second, and as many events as the limit allows."""
+    now = [0.0]
+    pace, taken = Pace(lambda: now[0]), Taken()
+    for n in range(1, 4_001):
+        now[0] += 1 / (2 * EMITS_A_S)
+        if pace.admits(10):
+            taken.emits.written(0, 0)
+            taken.take(n)
+    told = taken.told()
+    assert abs(sum(isinstance(each, int) for each in told) - (EMITS_AT_ONCE + EMITS_A_S * 10)) < EMITS_A_S / 4
+    assert sum(isinstance(each, str) for each in told) <= 4 * 10
