@@ -69,13 +69,15 @@ class Bars:
         if task is None or task.get("status") not in ("running", "canceling"):
             return ("",) * 5
         meters = self._meters[task["id"]]
-        memory = (task.get("effort") or {}).get("rss_bytes")
+        effort = task.get("effort") or {}
+        memory = effort.get("rss_bytes")
+        about = "~" if effort.get("shared") else ""  # that of all tasks on its event loop
         return (
             meters.rate(task),
             left(task),
             plain(task.get("health") or ""),
             meters.cpu(),
-            "" if memory is None else size(memory),
+            "" if memory is None else about + size(memory),
         )
 
 

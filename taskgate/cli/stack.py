@@ -26,7 +26,7 @@ def stack(
 ) -> None:
     """Show where a running task is: its live Python stack, the innermost call first.
 
-    Exit code 1 when it has none now; why is said.
+    Exit code 1 when it runs and has none now, 7 when it does not run; why is said.
 
     Examples:
 

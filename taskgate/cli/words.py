@@ -7,6 +7,8 @@ from taskgate.client import FINAL, Progress, Task
 
 CALM = (None, "computing", "waiting")
 """Verdicts of health that need no word."""
+_BYTES = ("bytes", "byte", "B")
+"""Units that are shown in larger ones."""
 
 
 def describe(task: Task, *, brief: bool = False) -> str:
@@ -39,7 +41,10 @@ def _progress_words(progress: Progress) -> list[str]:
     current, total = progress.get("current"), progress.get("total")
     words = []
     if current is not None:
-        words.append(f"{current:g}{f'/{total:g}' if total else ''} {progress.get('unit') or ''}".rstrip())
+        unit = progress.get("unit") or ""
+        shown = size if unit in _BYTES else number
+        of = f"/{shown(total)}" if total else ""
+        words.append(f"{shown(current)}{of} {'' if unit in _BYTES else unit}".rstrip())
     return [*words, progress.get("stage") or "", progress.get("message") or ""]
 
 
@@ -60,6 +65,15 @@ def span(seconds: float) -> str:
         elif words:
             break
     return " ".join(words[:2]) or "0 s"
+
+
+def number(value: float) -> str:
+    """Whole ones digit by digit, others to three places; those beyond all counting as powers of ten."""
+    if abs(value) >= 1e15:
+        return f"{value:g}"
+    whole, point, rest = f"{value:,.3f}".partition(".")
+    rest = rest.rstrip("0")
+    return f"{whole}{point}{rest}" if rest else whole
 
 
 def size(count: float) -> str:

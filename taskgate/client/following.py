@@ -103,9 +103,7 @@ class Following:
         while self._left:
             asked = time.monotonic()
             for task_id in list(self._left):
-                before = tasks[task_id]
-                # Of an end that an event told, the rest is wanted, too.
-                version = None if before.get("status") in FINAL else before.get("version")
+                version = tasks[task_id].get("version")
                 hold_s = int(min(for_s, LONG_POLL_S)) if self._only else 0
                 task = yield from self._calls.poll(task_id, version=version, hold_s=hold_s)
                 if task is None or (version is not None and task.get("version") == version):
@@ -211,6 +209,8 @@ def after(task: Task, event: Event) -> Task:
         return task
     if whole:
         changed = data
+    elif event.name == "status" and data.get("status") in FINAL:
+        return task  # the `end` is about to tell the whole of it, or else a poll
     elif event.name == "status":
         changed = data if data.get("status") == task.get("status") else {**_OF_A_STATUS, **data}
     elif event.name == "progress":

@@ -43,7 +43,11 @@ def test_a_wide_line_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = " ".join(re.sub("[━╸╺]+", " ", line).split())
     words = "70 % running · 70/100 pages · rendering · p. 50"
     assert shown == f"demo.echo 456789ab {words} 10 pages/s about 1 min 15 s left computing 95 %"
-    assert "300 MiB" in drawn(BUSY, width=160)[0]
+    assert " 300 MiB" in drawn(BUSY, width=160)[0]
+
+
+def test_memory_that_tasks_share_is_marked() -> None:
+    assert "~300 MiB" in drawn({**BUSY, "effort": {**BUSY["effort"], "shared": True}}, width=160)[0]
 
 
 @pytest.mark.parametrize("width", [160, 120, 100, 80, 60, 40, 20])
@@ -78,6 +82,22 @@ def test_a_message_is_text() -> None:
 )
 def test_a_task_in_words(task: Any, words: str) -> None:
     assert describe(task) == words
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [
+        ({"current": 12_345_678, "total": 246_913_560, "unit": "bytes"}, "12 MiB/235 MiB"),
+        ({"current": 12_345_678, "total": 246_913_560, "unit": "rows"}, "12,345,678/246,913,560 rows"),
+        ({"current": 0, "total": 10}, "0/10"),
+        ({"current": 0.5, "unit": "h"}, "0.5 h"),
+        ({"current": 1_234_567.8901}, "1,234,567.89"),
+        ({"current": 1e18}, "1e+18"),
+        ({"current": -20.0}, "-20"),
+    ],
+)
+def test_how_far_it_is_in_whole_numbers(progress: Any, words: str) -> None:
+    assert describe({**RUNNING, "progress": progress}) == f"running · {words}"  # type: ignore[typeddict-item]
 
 
 def test_plain_lines_tell_bad_health_once(capsys: pytest.CaptureFixture[str]) -> None:

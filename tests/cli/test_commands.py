@@ -204,8 +204,10 @@ def test_watch_without_a_terminal_prints_a_line_for_each_change_worth_one(cli: C
         ("progress", near),
         ("progress", {**HALF, "stage": "writing"}),
         ("custom", {"name": "mine"}),
-        ("status", {"status": "succeeded", "attempt": 1}),
-        ("end", SUCCEEDED),
+        ("status", {"status": "retrying", "attempt": 1, "error": {"kind": "exception", "message": "boom"}}),
+        ("status", {"status": "running", "attempt": 2}),
+        ("status", {"status": "succeeded", "attempt": 2}),
+        ("end", {**SUCCEEDED, "attempt": 2, "error": None}),
     )
     receiver.answers.append(stream(text))
     done = cli("watch", TASK_ID, "--url", receiver.url)
@@ -217,7 +219,9 @@ def test_watch_without_a_terminal_prints_a_line_for_each_change_worth_one(cli: C
         f"{head}running",
         f"{head} 50 %  running · 5/10 files · reading · os.py",
         f"{head} 50 %  running · 5/10 files · writing · os.py",
-        f"{head}succeeded",
+        f"{head}retrying · exception: boom",
+        f"{head}running · attempt 2 · exception: boom",
+        f"{head}succeeded · attempt 2",
     ]
 
 

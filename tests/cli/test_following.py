@@ -65,7 +65,24 @@ def test_an_end_whose_last_block_was_lost_is_asked_for(client: Any, receiver: Re
     receiver.answers += [stream(told), answer(200, {**ENDED, "result_url": "/r"})]
     with client:
         assert client.wait(TASK_ID)["result_url"] == "/r"
-    assert "if-none-match" not in receiver.requests[1].headers
+    assert receiver.requests[1].headers["if-none-match"] == 'W/"3"'
+
+
+def test_an_end_is_told_whole_and_without_the_error_of_an_attempt_before(client: Any, receiver: Receiver) -> None:
+    error = {"kind": "exception", "message": "boom"}
+    done = {**ENDED, "attempt": 2, "error": None, "result_url": "/r", "progress": {"percent": 100}}
+    told = [
+        event("snapshot", {**RUNNING, "seq": 3}),
+        event("status", {"status": "retrying", "attempt": 1, "error": error, "seq": 4}),
+        event("status", {"status": "running", "attempt": 2, "seq": 5}),
+        event("status", {"status": "succeeded", "attempt": 2, "seq": 9}),
+        event("end", {**done, "seq": 9}),
+    ]
+    receiver.answers.append(stream("".join(told)))
+    with client:
+        seen = list(client.watch(TASK_ID))
+    assert [task["status"] for task in seen] == ["running", "retrying", "running", "succeeded"]
+    assert seen[-1] == {**seen[-1], **done}
 
 
 @pytest.mark.usefixtures("soon")
@@ -230,6 +247,7 @@ def test_doubles_are_dropped_by_task_and_seq_however_many_share_one() -> None:
         ("snapshot", {"seq": 2, "version": 2, "status": "queued"}, 3),
         ("snapshot", {"seq": 3, "version": 3, "health": "starved"}, 3),
         ("status", {"seq": 4, "status": "canceling"}, 4),
+        ("status", {"seq": 4, "status": "canceled"}, 3),
         ("custom", {"seq": 4, "name": "mine"}, 3),
     ],
 )

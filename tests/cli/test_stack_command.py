@@ -58,3 +58,4 @@ def test_one_that_does_not_run_is_refused(cli: Cli, receiver: Receiver) -> None:
 
     assert done.exit_code == 7
     assert "The task is succeeded." in done.stderr
+    assert "7 when it does not run" in " ".join(cli("stack", "--help").stdout.split())
