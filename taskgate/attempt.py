@@ -151,9 +151,9 @@ class Attempt(ABC):
         """
 
     @contextmanager
-    def waiting(self, text: str) -> Iterator[None]:
+    def waiting(self, text: str = "") -> Iterator[None]:
         """While inside, the task is shown as waiting for `text` instead of stalled."""
-        self._waits(text)
+        self._waits(text or "something outside")
         try:
             yield
         finally:

@@ -57,6 +57,14 @@ def test_a_submission_is_taken_as_it_was_at_the_call() -> None:
     assert attempt.submitted[0].metadata == b'{"order":7}'
 
 
+@pytest.mark.parametrize("text", [(), ("",)])
+def test_who_waits_need_not_say_what_for(text: tuple[str, ...]) -> None:
+    attempt = testing.attempt()
+
+    with attempt.waiting(*text):
+        assert attempt.waits == ["something outside"]
+
+
 @pytest.mark.parametrize("after_s", [True, "1", [1]])
 def test_a_retry_after_no_number_is_refused(after_s: Any) -> None:
     with pytest.raises(TypeError):
