@@ -116,6 +116,7 @@ def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]
         max_attempts=child.max_attempts or (info.max_attempts if info else parent.max_attempts),
         schema=info.schema_hash if info else "",
         deadline_s=child.deadline_s,
+        delay_ms=milliseconds(child.delay_s),
         metadata=msgspec.Raw(child.metadata) if child.metadata else msgspec.UNSET,
         parent=parent.id,
     )
@@ -127,7 +128,7 @@ def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]
         priority=spec.priority,
         spec=_json(spec),
         payload=child.payload,
-        delay_ms=milliseconds(child.delay_s),
+        delay_ms=spec.delay_ms,
         deadline_ms=milliseconds(child.deadline_s),
     )
 

@@ -14,7 +14,7 @@ class Evidence(NamedTuple):
     cpu_wait_ms: float | None
     """Time its threads stood on the run queue in the interval."""
     quiet_ms: float
-    """Since the last progress, or the start."""
+    """Since it last said anything (progress, event, checkpoint, output, log), or the start."""
     waiting: bool
     """Inside `attempt.waiting(…)`."""
     paused: bool

@@ -19,6 +19,8 @@ class Holding(msgspec.Struct, eq=False):
     child: ChildProcess | None = None
     seq: int = 0
     handed_ns: int = 0
+    spoke_ns: int = 0
+    """When it was last heard to emit, print, log or leave a checkpoint, by the boot clock; 0: never."""
     paused_ns: int = 0
     """`Lease.paused_ns` at the hand-over."""
     stop: StopReason | None = None

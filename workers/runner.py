@@ -195,7 +195,7 @@ class Runner:
                     self._emitted(holding, message)
             case Checkpoint(seq, data):
                 if holding := self.holdings.of(child, seq):
-                    holding.checkpoint = data
+                    holding.checkpoint, holding.spoke_ns = data, boot_ns()
             case TaskStack():
                 self.stacks.heard(child, message)
             case Refused(seq):
@@ -212,6 +212,7 @@ class Runner:
             if holding.output is None:
                 holding.output = Captured()
             holding.output.add(printed, self._now_ms())
+            holding.spoke_ns = boot_ns()
         elif printed.data:
             shown = printed.data[:OUTSIDE_BYTES]
             more = {} if len(shown) == len(printed.data) else {"dropped_bytes": len(printed.data) - len(shown)}
@@ -220,6 +221,7 @@ class Runner:
             say("output outside of tasks", pid=child.pid, stream=printed.stream, text=text, **more)
 
     def _emitted(self, holding: Holding, one: Emitted) -> None:
+        holding.spoke_ns = boot_ns()
         holding.emits = holding.emits or Emits()
         holding.emits.take(one, holding.events, others=(each.emits for each in self.holdings if each.emits))
 

@@ -160,7 +160,7 @@ class Telemetry:
     def _look_at(self, holding: Holding, child: ChildProcess, track: Track, sample: Sample, task: TaskSample) -> None:
         told = self._told.setdefault(holding, _Told(event_ns=track.now_ns))
         shared = child.spec.kind == "async"
-        verdict = self._judge(told, track, sample, task, shared=shared)
+        verdict = self._judge(holding, told, track, sample, task, shared=shared)
         if told.sent is not None and not told.sent.done():
             return
         if holding.emits is not None:
@@ -209,9 +209,11 @@ class Telemetry:
             shared=shared,
         )
 
-    def _judge(self, told: _Told, track: Track, sample: Sample, task: TaskSample, *, shared: bool) -> str:
+    def _judge(
+        self, holding: Holding, told: _Told, track: Track, sample: Sample, task: TaskSample, *, shared: bool
+    ) -> str:
         """The verdict on the last window; while there is none, the one before."""
-        evidence = track.evidence(sample, task, steps=told.steps, shared=shared)
+        evidence = track.evidence(sample, task, steps=told.steps, shared=shared, heard_ns=holding.spoke_ns)
         if evidence is None:
             return told.health
         told.steps = task.steps
@@ -305,7 +307,7 @@ def _effort(
     task = holding.task
     return msgspec.json.encode(
         {
-            "queue_wait_ms": task.claimed_ms - task.created_ms if task.attempt == 1 else None,
+            "queue_wait_ms": task.queue_wait_ms,
             "cpu_ms": cpu_ms,
             "cpu_wait_ms": wait_ms,
             "gc_pause_ms": gc_ms,

@@ -51,8 +51,13 @@ class Track:
         if self.now_ns - self._since_ns >= WINDOW_NS:
             self._begin_window(self.now_ns, self.numbers, sample.steps)
 
-    def evidence(self, sample: Sample, task: TaskSample, *, steps: int, shared: bool) -> Evidence | None:
-        """None while no window is over that the task has run through. `steps`: the task's, when last asked for."""
+    def evidence(
+        self, sample: Sample, task: TaskSample, *, steps: int, shared: bool, heard_ns: int = 0
+    ) -> Evidence | None:
+        """None while no window is over that the task has run through.
+
+        `steps`: the task's, when last asked for. `heard_ns`: when it last said anything but progress.
+        """
         whole = self.now_ns - self._since_ns >= WINDOW_NS and task.started_ns - self._since_ns <= SLACK_NS
         if not whole and not self._paused:
             return None
@@ -61,7 +66,8 @@ class Track:
             works = task.steps != steps or task.calls or sample.noted == task.seq
             taken = not works and bool(sample.noted) and sample.steps == self._steps
             cpu_ms = cpu_ms if works or cpu_ms is None else 0
-        spoke_ns = max(task.started_ns, task.progress.at_ns if task.progress else 0, self._quiet_from_ns)
+        progress_ns = task.progress.at_ns if task.progress else 0
+        spoke_ns = max(task.started_ns, progress_ns, heard_ns, self._quiet_from_ns)
         return Evidence(
             interval_ms=(self.now_ns - self._since_ns) / 1e6,
             cpu_ms=cpu_ms,

@@ -27,6 +27,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     schema: str = ""
     """Hash of the payload schema it was accepted under."""
     deadline_s: float | None = None
+    delay_ms: int = 0
+    run_at_ms: int = 0
     metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """JSON object of the client's."""
     request_id: str = ""
@@ -86,6 +88,13 @@ class Claimed(msgspec.Struct, frozen=True):
     @property
     def id(self) -> str:
         return self.spec.id
+
+    @property
+    def queue_wait_ms(self) -> int | None:
+        """From when it could first be claimed; None where it was claimed before, or ran into a redrive."""
+        if self.epoch != 1:
+            return None
+        return self.claimed_ms - max(self.created_ms + self.spec.delay_ms, self.spec.run_at_ms)
 
 
 class Served(NamedTuple):

@@ -13,8 +13,10 @@ import pytest
 from app.door import Door
 from taskgate.contract import ids
 from taskgate.contract.limits import MAX_DEPTH
+from taskgate.contract.models import Claimed
 from taskgate.contract.store import Store
 from tests.api.conftest import Worker, client_of, submit
+from tests.conftest import eventually
 
 JSON = {"content-type": "application/json"}
 
@@ -72,6 +74,25 @@ async def test_options_reach_the_task(http: httpx.AsyncClient, worker: Worker) -
     )
     assert (read["priority"], read["timeout_s"], read["max_attempts"]) == (9, 5, 1)
     assert await worker.claim() == []
+
+
+@pytest.mark.parametrize("way", ["delay_s", "run_at", "neither"])
+async def test_a_delay_that_was_asked_for_is_no_wait_in_the_queue(
+    http: httpx.AsyncClient, worker: Worker, live_store: Store, way: str
+) -> None:
+    run_at = (datetime.now(UTC) + timedelta(seconds=0.4)).isoformat()
+    options: dict[str, dict[str, Any]] = {"delay_s": {"delay_s": 0.4}, "run_at": {"run_at": run_at}, "neither": {}}
+    await submit(http, **options[way])
+
+    async def claimed() -> list[Claimed]:
+        await live_store.promote(0)
+        return await worker.claim()
+
+    [task] = await eventually(claimed, bool, within_s=20)
+    waited_ms = task.claimed_ms - task.created_ms
+    assert task.queue_wait_ms is not None
+    assert 0 <= task.queue_wait_ms <= waited_ms - 300 * (way != "neither")
+    assert way != "neither" or task.queue_wait_ms == waited_ms
 
 
 async def test_the_payload_is_kept_as_sent(http: httpx.AsyncClient, worker: Worker) -> None:

@@ -73,6 +73,14 @@ def sleeps(payload: Any, attempt: Attempt) -> None:
     time.sleep(600)
 
 
+@handler("speaks", max_attempts=1)
+def speaks(payload: Any, attempt: Attempt) -> None:
+    """Five times a second, and never of progress."""
+    for n in range(3000):
+        (attempt.emit, attempt.checkpoint, print, attempt.log.info)[n % 4]("word")
+        time.sleep(0.2)
+
+
 @handler("waits", max_attempts=1)
 def waits(payload: Any, attempt: Attempt) -> None:
     with attempt.waiting("the printer"):

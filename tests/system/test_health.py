@@ -133,6 +133,12 @@ async def check_waiting(rig: Rig, count: int, at_once: int, task_type: str) -> N
         assert not (FALSE | {"stalled"}) & set(seen.verdicts), seen
 
 
+async def check_speaking(rig: Rig, count: int, at_once: int) -> None:
+    """Its own second of waiting is no stall."""
+    for seen in await trials(rig, count, at_once, "speaks", None, "waiting", for_s=STALL_AFTER_S + 1.5):
+        assert not (FALSE | {"stalled"}) & set(seen.verdicts), seen
+
+
 async def check_collecting(rig: Rig, count: int, objects: int, ms: int) -> None:
     for seen in await trials(rig, count, 1, "collects", {"objects": objects, "ms": ms}):
         check_computing(rig, seen)
@@ -150,6 +156,7 @@ async def test_each_does_what_is_shown_of_it(rig: Rig, twice_its_cpu: None) -> N
         check_silent(rig, 1, 1, "sleeps"),
         check_silent(rig, 2, 2, "asleeps"),
         check_waiting(rig, 1, 1, "waits"),
+        check_speaking(rig, 1, 1),
     )
 
 

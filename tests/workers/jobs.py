@@ -69,6 +69,20 @@ def facts(payload: Any, attempt: Attempt) -> dict[str, Any]:
     }
 
 
+@handler("says")
+def says(payload: str, attempt: Attempt) -> None:
+    match payload:
+        case "event":
+            attempt.emit("page")
+        case "checkpoint":
+            attempt.checkpoint(1)
+        case "output":
+            print("page")
+        case "log":
+            attempt.log.warning("page")
+    time.sleep(3600)
+
+
 @handler("reports")
 def reports(payload: Any, attempt: Attempt) -> None:
     attempt.progress(1, 4, unit="pages", stage="draw", message="first")

@@ -109,6 +109,15 @@ async def hand_over(runner: Runner, store: Store, lease: Lease, task_type: str, 
     return task_id
 
 
+@pytest.mark.parametrize("what", ["event", "checkpoint", "output", "log"])
+async def test_whatever_a_task_says_is_heard(runner: Runner, store: Store, lease: Lease, what: str) -> None:
+    task_id = await hand_over(runner, store, lease, "says", msgspec.json.encode(what))
+    holding = runner.holdings.get(task_id)
+    assert holding is not None
+
+    await until(lambda: holding.spoke_ns > holding.handed_ns)
+
+
 async def test_what_a_child_has_received_is_not_taken_back(runner: Runner, store: Store, lease: Lease) -> None:
     task_id = await hand_over(runner, store, lease, "sleeps", b"0.3")
     await until(lambda: any(child.received() for child in runner.pools["sync"].children))

@@ -37,11 +37,18 @@ class Watched:
             self.numbers = Numbers(self.numbers.cpu_ms + cpu, (self.numbers.wait_ms or 0) + wait, 1)
 
     def look(
-        self, seq: int = 1, *, steps: int = 0, shared: bool = False, paused: bool = False, close: bool = True
+        self,
+        seq: int = 1,
+        *,
+        steps: int = 0,
+        shared: bool = False,
+        paused: bool = False,
+        close: bool = True,
+        heard_ns: int = 0,
     ) -> Evidence | None:
         sample = Sample(1, 1, BEGUN, self.noted, self.steps, 0, self.tasks)
         self.track.look(sample, paused=paused)
-        found = self.track.evidence(sample, self.tasks[seq], steps=steps, shared=shared)
+        found = self.track.evidence(sample, self.tasks[seq], steps=steps, shared=shared, heard_ns=heard_ns)
         if close:
             self.track.close_window(sample)
         return found
@@ -87,6 +94,14 @@ def test_progress_ends_the_silence(watched: Watched) -> None:
     found = watched.look()
     assert found is not None
     assert found.quiet_ms == 300
+
+
+def test_whatever_it_says_ends_the_silence(watched: Watched) -> None:
+    watched.starts()
+    watched.passes(1200)
+    found = watched.look(heard_ns=watched.now_ns - 200 * MS)
+    assert found is not None
+    assert found.quiet_ms == 200
 
 
 def test_a_pause_is_told_at_once_and_afterwards_everything_is_measured_anew(watched: Watched) -> None:
