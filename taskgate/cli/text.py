@@ -36,8 +36,10 @@ def code_of_ends(tasks: Iterable["Task"]) -> ExitCode:
 
 
 def code_of_error(error: "ServiceError") -> ExitCode:
-    from taskgate.client import NotFound, Refused, Unavailable
+    from taskgate.client import NotFound, Refused, Unavailable, Unsendable
 
+    if isinstance(error, Unsendable):
+        return ExitCode.USAGE
     if isinstance(error, NotFound):
         return ExitCode.NOT_FOUND
     refused = isinstance(error, Refused) and not isinstance(error, Unavailable)

@@ -23,6 +23,7 @@ from taskgate.client.errors import (
     Unauthorized,
     Unavailable,
     Unreachable,
+    Unsendable,
 )
 from taskgate.client.models import (
     FINAL,
@@ -72,4 +73,5 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "Unreachable",
+    "Unsendable",
 ]

@@ -7,13 +7,13 @@ import time
 import uuid
 from collections.abc import Callable
 from typing import Any, cast
-from urllib.parse import quote
 
 from taskgate.client.answers import body_of, check, items_of, logs_of, task_of, tasks_of
-from taskgate.client.errors import ServiceError, StillRunning, not_succeeded
+from taskgate.client.errors import NotFound, ServiceError, StillRunning, Unsendable, not_succeeded
 from taskgate.client.models import FINAL, LogPage, Stack, Task, TaskFilters, TaskOptions, TaskPage
 from taskgate.client.patience import Patience, may_pass
 from taskgate.client.steps import Answer, Params, Pause, Send, Steps
+from taskgate.contract.ids import is_task_id
 
 OnWait = Callable[[ServiceError, float], None]
 
@@ -149,7 +149,12 @@ def pace_s(task: Task) -> float:
 
 
 def path_of(task_id: str, *more: str) -> str:
-    return "/".join(("/tasks", quote(task_id, safe=""), *more))
+    """Raises NotFound: it is no task id, and might lead elsewhere."""
+    if not is_task_id(task_id):
+        raise NotFound(
+            404, {"type": "/problems/not-found", "title": "Not found", "detail": f"{task_id!r} is no task id."}
+        )
+    return "/".join(("/tasks", task_id, *more))
 
 
 def _params(**given: str | int | None) -> Params:
@@ -157,4 +162,7 @@ def _params(**given: str | int | None) -> Params:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Unsendable(f"not JSON: {error}") from error

@@ -1,6 +1,7 @@
 """What goes wrong with a call.
 
 ServiceError
+├── Unsendable          what a call was given fits no request: told before anything is sent (a ValueError, too)
 ├── Unreachable         no answer, or not one of Taskgate
 ├── Refused             a problem answer (RFC 9457)
 │   ├── Invalid         400, 413, 414, 415, 422, 431: the request is wrong; `errors` says where
@@ -31,6 +32,10 @@ from taskgate.client.models import Task
 
 
 class ServiceError(Exception):
+    pass
+
+
+class Unsendable(ServiceError, ValueError):
     pass
 
 

@@ -33,6 +33,8 @@ class Following:
         self._all = list(dict.fromkeys(task_ids))
         if not 1 <= len(self._all) <= MAX_TASKS:
             raise ValueError(f"one stream follows 1 to {MAX_TASKS} tasks, not {len(self._all)}")
+        for task_id in self._all:
+            path_of(task_id)  # of several, the address does not say which one is none
         self._only = self._all[0] if len(self._all) == 1 else None
         self._left = list(self._all)
         self._last_id = last_event_id

@@ -9,7 +9,7 @@ import httpx
 import httpx_sse
 
 from taskgate.client.errors import Unreachable
-from taskgate.client.steps import Answer, Message, Open, Send
+from taskgate.client.steps import Answer, Message, Open, Send, check_header
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -31,6 +31,7 @@ def base_of(url: str) -> httpx.URL:
 def options_of(base: httpx.URL, *, api_key: str | None, timeout_s: float) -> dict[str, Any]:
     headers = {"Accept": "application/json", "User-Agent": "taskgate"}
     if api_key:
+        check_header("api_key", api_key)
         headers["Authorization"] = f"Bearer {api_key}"
     return {
         "base_url": base,

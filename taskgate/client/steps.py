@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
+from taskgate.client.errors import Unsendable
+
 T = TypeVar("T")
 
 Method = Literal["GET", "POST", "DELETE"]
@@ -39,6 +41,9 @@ class Send:
     until: float = math.inf
     """By `time.monotonic()`: when nobody waits for the answer any more."""
 
+    def __post_init__(self) -> None:
+        _check(self.params, self.headers)
+
 
 @dataclass(frozen=True, slots=True)
 class Open:
@@ -49,6 +54,28 @@ class Open:
     headers: dict[str, str]
     silence_s: float
     """Silent for longer, it is dead."""
+
+    def __post_init__(self) -> None:
+        _check(self.params, self.headers)
+
+
+def _check(params: Params, headers: Mapping[str, str]) -> None:
+    """Raises Unsendable, rather than that a request fails halfway, as if nobody answered."""
+    for name, value in headers.items():
+        check_header(name, value)
+    for name, value in params:
+        if not is_unicode(f"{name}{value}"):
+            raise Unsendable(f"{name}={value!r} is not Unicode")
+
+
+def check_header(name: str, value: str) -> None:
+    if not value.isascii() or not value.isprintable() or value != value.strip():
+        raise Unsendable(f"{name} takes printable ASCII without spaces around it")
+
+
+def is_unicode(text: str) -> bool:
+    """Half of a surrogate pair has no UTF-8."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 @dataclass(frozen=True, slots=True)

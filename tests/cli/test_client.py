@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from taskgate.client import Client, Event, Refused, ServiceError, Unreachable
+from taskgate.client import Client, Event, NotFound, Refused, ServiceError, Unreachable, Unsendable
 from taskgate.client.errors import refusal
 from taskgate.client.http import base_of, options_of
 from taskgate.client.patience import Patience
@@ -101,11 +101,51 @@ def test_the_key_goes_with_every_request(receiver: Receiver) -> None:
     assert [request.headers["authorization"] for request in receiver.requests] == ["Bearer k"] * 2
 
 
-def test_an_id_cannot_leave_its_place_in_the_path(client: Any, receiver: Receiver) -> None:
-    receiver.answers.append(problem(404, "not-found"))
-    with client, pytest.raises(Refused):
-        client.get("../workers?x#y")
-    assert receiver.requests[0].path == "/tasks/..%2Fworkers%3Fx%23y"
+NO_IDS = ["", ".", "..", "../workers?x#y", "no-such-task", TASK_ID.upper(), f"{TASK_ID}\n", "\ud800"]
+BY_ID = ["get", "result", "stack", "cancel", "redrive", "delete", "logs", "wait"]
+
+
+@pytest.mark.parametrize("task_id", NO_IDS)
+def test_what_is_no_task_id_is_not_found_and_nothing_is_sent(client: Any, receiver: Receiver, task_id: str) -> None:
+    with client:
+        for call in BY_ID:
+            with pytest.raises(NotFound, match="is no task id"):
+                getattr(client, call)(task_id)
+        with pytest.raises(NotFound):
+            client.wait(task_id, timeout_s=5)
+        for call in ("watch", "events"):
+            with pytest.raises(NotFound):
+                list(getattr(client, call)(TASK_ID, task_id))
+    assert receiver.requests == []
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a\r\nX: y", "schlüssel", " a", "a\x00", "\ud800"])
+def test_a_header_that_cannot_be_sent_is_told_at_once(client: Any, receiver: Receiver, key: str) -> None:
+    with client:
+        with pytest.raises(Unsendable, match="Idempotency-Key"):
+            client.submit("t", 1, idempotency_key=key)
+        with pytest.raises(Unsendable, match="Last-Event-ID"):
+            list(client.events(TASK_ID, last_event_id=key))
+    with pytest.raises(ValueError, match="api_key"):
+        Client(receiver.url, api_key=key)
+    assert receiver.requests == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["\ud800", float("nan"), {"a": float("inf")}, object(), {1, 2}, b"\xff".decode("utf-8", "surrogateescape")],
+)
+def test_a_payload_that_is_no_json_is_told_at_once(client: Any, receiver: Receiver, payload: Any) -> None:
+    with client, pytest.raises(Unsendable, match="not JSON"):
+        client.submit("t", payload)
+    assert isinstance(Unsendable(), ValueError)
+    assert receiver.requests == []
+
+
+def test_a_filter_that_is_no_unicode_is_told_at_once(client: Any, receiver: Receiver) -> None:
+    with client, pytest.raises(Unsendable, match="metadata"):
+        client.list(metadata={"a": "\ud800"})
+    assert receiver.requests == []
 
 
 def test_a_proxy_of_the_environment_is_not_asked_for_loopback(

@@ -375,6 +375,20 @@ def test_the_exit_code_tells_why_the_service_did_not_do_it(
     assert cli("redrive", TASK_ID, "--url", receiver.url).exit_code == code
 
 
+@pytest.mark.parametrize("command", ["status", "watch", "cancel", "delete", "logs", "stack"])
+def test_what_is_no_task_id_is_not_there(cli: Cli, receiver: Receiver, command: str) -> None:
+    done = cli(command, "..", "--url", receiver.url)
+    assert (done.exit_code, done.stdout) == (6, "")
+    assert done.stderr == "taskgate: refused: '..' is no task id. (404 not-found)\n"
+    assert receiver.requests == []
+
+
+def test_a_key_that_cannot_be_sent_is_wrong_usage(cli: Cli, receiver: Receiver) -> None:
+    done = cli("submit", "t", "1", "--idempotency-key", "a\nb", "--url", receiver.url)
+    assert done.exit_code == 2
+    assert "Idempotency-Key" in done.stderr
+
+
 @pytest.mark.parametrize(("status", "code"), [("failed", 1), ("canceled", 4), ("expired", 5), ("new", 0)])
 def test_each_end_has_an_exit_code(cli: Cli, receiver: Receiver, status: str, code: int) -> None:
     receiver.answers.append(answer(200, {**TASK, "status": status}))
