@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from math import isfinite
 from typing import Any, NamedTuple
 
 from taskgate.contract.ids import is_name, new_task_id
@@ -127,6 +128,9 @@ class Attempt(ABC):
         """Show how far it is; under a microsecond, so call it as often as you like.
 
         Shown are at most 24 bytes of `unit`, 64 of `stage` and 200 of `message`.
+
+        Raises:
+            TypeError, ValueError: a number that is none or does not fit a float, a text that is none.
         """
 
     @abstractmethod
@@ -138,6 +142,7 @@ class Attempt(ABC):
 
         Raises:
             ValueError: `name` is no name, or `data` is not JSON or over 16 KiB.
+            TypeError: `name` is no str, or `data` no mapping.
         """
 
     @abstractmethod
@@ -208,6 +213,47 @@ class Attempt(ABC):
         return structlog.get_logger().bind(task_id=self.id, task_type=self.type, attempt=self.number)
 
 
+def check_progress(current: Any, total: Any, **texts: Any) -> None:
+    """Name the argument of `progress` that is none; slow, so only when it was refused.
+
+    Raises:
+        TypeError, ValueError: one is wrong.
+    """
+    numbers = {"current": current} if total is None else {"current": current, "total": total}
+    for what, number in numbers.items():
+        try:
+            isfinite(number)
+        except TypeError:
+            raise TypeError(f"{what} must be a number, not {type(number).__name__}") from None
+        except OverflowError:
+            raise ValueError(f"{what} does not fit a float") from None
+    for what, text in texts.items():
+        check_text(what, text)
+
+
+def check_text(what: str, value: Any) -> None:
+    """
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+
+
+def event_json(name: Any, data: Any) -> bytes:
+    """The data of an event as JSON.
+
+    Raises:
+        TypeError, ValueError: it is none, or `name` no name.
+    """
+    _name("name", name)
+    try:
+        members = {} if data is None else dict(data)
+    except (TypeError, ValueError):
+        raise TypeError(f"data must be a mapping, not {type(data).__name__}") from None
+    return json_bytes(members, limit=MAX_EVENT_BYTES)
+
+
 def seconds(what: str, value: Any, most: float) -> float:
     """`value`, a number between 0 and `most`.
 
@@ -237,8 +283,7 @@ def _whole(what: str, value: Any, least: int, most: int) -> int:
 
 
 def _name(what: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+    check_text(what, value)
     if not is_name(value):
         raise ValueError(f"{what}: names have 1 to 64 of A-Z a-z 0-9 . _ -")
     return str.__str__(value)  # the text of a str enum too

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 from taskgate.attempt import (
     MAX_CHECKPOINT_BYTES,
-    MAX_EVENT_BYTES,
     Attempt,
+    check_progress,
+    check_text,
+    event_json,
     json_bytes,
 )
-from taskgate.contract.ids import is_name, new_task_id
+from taskgate.contract.ids import new_task_id
 
 
 class Reported(NamedTuple):
@@ -46,12 +48,11 @@ class RecordingAttempt(Attempt):
     def progress(
         self, current: float, total: float | None = None, *, unit: str = "", stage: str = "", message: str = ""
     ) -> None:
+        check_progress(current, total, unit=unit, stage=stage, message=message)
         self.reported.append(Reported(current, total, unit, stage, message))
 
     def emit(self, name: str, data: Mapping[str, Any] | None = None) -> None:
-        if not is_name(name):
-            raise ValueError(f"event {name!r}: names have 1 to 64 of A-Z a-z 0-9 . _ -")
-        json_bytes(dict(data or {}), limit=MAX_EVENT_BYTES)
+        event_json(name, data)
         self.emitted.append((name, dict(data or {})))
 
     def checkpoint(self, data: Any) -> None:
@@ -59,6 +60,7 @@ class RecordingAttempt(Attempt):
         self.checkpoints.append(data)
 
     def _waits(self, text: str) -> None:
+        check_text("text", text)
         if text:
             self.waits.append(text)
 

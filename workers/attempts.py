@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from taskgate.attempt import MAX_CHECKPOINT_BYTES, MAX_EVENT_BYTES, Attempt, json_bytes
-from taskgate.contract.ids import is_name
+from taskgate.attempt import MAX_CHECKPOINT_BYTES, Attempt, check_progress, check_text, event_json, json_bytes
 from workers.pace import Pace
 from workers.slot import Record, StopReason, boot_ns
 from workers.wire import Checkpoint, Emitted, Message, Submitted, Task
@@ -55,12 +54,14 @@ class ChildAttempt(Attempt):
     def progress(
         self, current: float, total: float | None = None, *, unit: str = "", stage: str = "", message: str = ""
     ) -> None:
-        self._report(current, total, unit, stage, message)
+        try:
+            self._report(current, total, unit, stage, message)
+        except Exception:
+            check_progress(current, total, unit=unit, stage=stage, message=message)
+            raise
 
     def emit(self, name: str, data: Mapping[str, Any] | None = None) -> None:
-        if not is_name(name):
-            raise ValueError(f"event {name!r}: names have 1 to 64 of A-Z a-z 0-9 . _ -")
-        body = json_bytes(dict(data or {}), limit=MAX_EVENT_BYTES)
+        body = event_json(name, data)
         with _emitting:
             self.emitted += 1
             pace = self._pace = self._pace or Pace()
@@ -73,7 +74,11 @@ class ChildAttempt(Attempt):
         self._send(Checkpoint(self._seq, json_bytes(data, limit=MAX_CHECKPOINT_BYTES)))
 
     def _waits(self, text: str) -> None:
-        self._report_wait(text)
+        try:
+            self._report_wait(text)
+        except AttributeError:
+            check_text("text", text)
+            raise
 
     def submissions(self) -> list[Submitted]:
         """What goes with the end of the attempt.

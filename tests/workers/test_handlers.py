@@ -3,7 +3,7 @@
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,8 +13,12 @@ from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypedDict
 
 from taskgate import Attempt, Fail, Retry, handler, testing
+from taskgate.contract.ids import new_task_id
 from taskgate.handlers import Handler, HandlerError, Options, _declared, load
 from taskgate.up import tryout
+from workers import wire
+from workers.attempts import ChildAttempt
+from workers.slot import Slot
 
 ROOT = Path(__file__).parents[2]
 
@@ -353,6 +357,56 @@ def test_a_recording_attempt_refuses_what_the_real_one_refuses() -> None:
     ):
         with pytest.raises(ValueError):  # noqa: PT011
             wrong()
+
+
+@pytest.fixture
+def real() -> Iterator[Attempt]:
+    slot = Slot.create(1)
+    slot.records[0].begin(1, 1)
+    task = wire.Task(
+        seq=1,
+        record=0,
+        id=new_task_id(),
+        type="a",
+        number=1,
+        payload=b"null",
+        checkpoint=b"",
+        metadata=b"",
+        timeout_s=1.0,
+        deadline_ns=0,
+        last=False,
+    )
+    yield ChildAttempt(task, slot.records[0], started_ns=0, send=lambda _: None)
+    slot.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "named"),
+    [
+        (lambda attempt: attempt.progress(None, None), TypeError, "current must be a number, not NoneType"),
+        (lambda attempt: attempt.progress("5", 10), TypeError, "current must be a number, not str"),
+        (lambda attempt: attempt.progress(10**400), ValueError, "current does not fit"),
+        (lambda attempt: attempt.progress(1, "10"), TypeError, "total must be a number, not str"),
+        (lambda attempt: attempt.progress(1, unit=5), TypeError, "unit must be a str, not int"),
+        (lambda attempt: attempt.progress(1, stage=None), TypeError, "stage must be a str, not NoneType"),
+        (lambda attempt: attempt.progress(1, message=b"x"), TypeError, "message must be a str, not bytes"),
+        (lambda attempt: attempt.emit("ok", 1), TypeError, "data must be a mapping, not int"),
+        (lambda attempt: attempt.emit("ok", 0), TypeError, "data must be a mapping, not int"),
+        (lambda attempt: attempt.emit("ok", float("nan")), TypeError, "data must be a mapping, not float"),
+        (lambda attempt: attempt.emit("ok", b"x"), TypeError, "data must be a mapping, not bytes"),
+        (lambda attempt: attempt.emit("ok", "x"), TypeError, "data must be a mapping, not str"),
+        (lambda attempt: attempt.emit(5), TypeError, "name must be a str, not int"),
+        (lambda attempt: attempt.emit("a b"), ValueError, "name: names have"),
+        (lambda attempt: attempt.waiting(5).__enter__(), TypeError, "text must be a str, not int"),
+    ],
+)
+def test_what_is_said_wrongly_is_refused_by_its_name(
+    real: Attempt, wrong: Callable[[Attempt], None], error: type[Exception], named: str
+) -> None:
+    """By the attempt of unit tests too."""
+    for attempt in (real, testing.attempt()):
+        with pytest.raises(error, match=f"^{named}"):
+            wrong(attempt)
 
 
 def test_an_attempt_submits_a_hundred_tasks_at_most() -> None:
