@@ -6,9 +6,11 @@ import typer
 
 from taskgate.cli import lists, logs, service, stack, tasks
 from taskgate.cli.options import ClientCommand, ServiceCommand
+from taskgate.cli.pipes import Commands
 
 app = typer.Typer(
     name="taskgate",
+    cls=Commands,
     add_completion=False,
     no_args_is_help=True,
     context_settings={"max_content_width": 110},
@@ -17,7 +19,7 @@ app = typer.Typer(
     help="Accepts jobs over HTTP, runs them in isolated worker processes, and lets anyone watch them honestly.",
     epilog="Exit codes: 0 done, the task succeeded · 1 the task failed, or a check did · 2 wrong usage or setting · "
     "3 the service cannot be reached, or not now · 4 the task was canceled · 5 it expired · 6 there is no such task · "
-    "7 the service refused · 130 interrupted.",
+    "7 the service refused · 70 a fault of the command line · 130 interrupted · 141 nobody reads what it prints.",
 )
 
 _SERVICE: tuple[Callable[..., None], ...] = (

@@ -1,12 +1,11 @@
 """Client commands that list: tasks, workers, dead letters."""
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taskgate.cli.text import plain
+from taskgate.cli.text import plain, print_json
 
 if TYPE_CHECKING:
     from taskgate.client import Client, Task
@@ -45,7 +44,7 @@ def list_tasks(
     }
     found = _pages(ctx.obj, limit, {name: value for name, value in filters.items() if value is not None})
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print_json(found)
         return
     rows = [
         (task["id"], task.get("type", ""), task.get("status", ""), _times(task), task.get("created_at") or "")
@@ -89,7 +88,7 @@ def workers(ctx: typer.Context, as_json: AsJson = False) -> None:
     client: Client = ctx.obj
     items = client.workers()
     if as_json:
-        print(json.dumps(items, ensure_ascii=False))
+        print_json(items)
         return
     print_table(
         ("WORKER", "STATE", "WHOLE", "CHILDREN", "BUSY", "GUARD", "QUEUES"), [_worker_row(one) for one in items]
@@ -129,7 +128,7 @@ def dead_letters(
     client: Client = ctx.obj
     items = client.dead_letters(queue=queue, limit=limit)
     if as_json:
-        print(json.dumps(items, ensure_ascii=False))
+        print_json(items)
         return
     rows = []
     for task in items:

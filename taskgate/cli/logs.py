@@ -1,13 +1,12 @@
 """`taskgate logs`: what a task printed and logged."""
 
-import json
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taskgate.cli.text import note
+from taskgate.cli.text import note, print_json
 
 if TYPE_CHECKING:
     from taskgate.client import Client
@@ -63,7 +62,7 @@ def _coming(client: "Client", task_id: str, last: str) -> Iterator[dict[str, Any
 
 
 def _as_json(entry: dict[str, Any]) -> None:
-    print(json.dumps(entry, ensure_ascii=False), flush=True)
+    print_json(entry)
 
 
 def _as_text(entry: dict[str, Any]) -> None:

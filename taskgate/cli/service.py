@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taskgate.cli.text import ExitCode, fail
+from taskgate.cli.text import ExitCode, fail, print_json
 
 if TYPE_CHECKING:
     from taskgate.cli.configuration import Configuration
@@ -92,7 +92,6 @@ def settings(
 
       TASKGATE_LEASE_S=3 taskgate settings --json | jq .lease_s
     """
-    import json
 
     from taskgate.cli.lists import print_table
     from taskgate.settings import PREFIX, Settings
@@ -104,7 +103,7 @@ def settings(
     ]
     if as_json:
         keys = ("value", "source", "description")
-        print(json.dumps({name: dict(zip(keys, rest, strict=True)) for name, *rest in rows}, ensure_ascii=False))
+        print_json({name: dict(zip(keys, rest, strict=True)) for name, *rest in rows})
     else:
         print_table(("SETTING", "VALUE", "FROM", "MEANING"), [(PREFIX + name.upper(), *rest) for name, *rest in rows])
 
@@ -123,14 +122,13 @@ def doctor(
 
       taskgate doctor --redis-url redis://redis:6379/0 --gateway-processes 4
     """
-    import json
 
     from taskgate.doctor import Level, examine
 
     configuration: Configuration = ctx.obj
     findings = examine(configuration.settings)
     if as_json:
-        print(json.dumps([finding._asdict() for finding in findings], ensure_ascii=False))
+        print_json([finding._asdict() for finding in findings])
     else:
         for one in findings:
             advice = f"\n      → {one.advice}" if one.advice else ""

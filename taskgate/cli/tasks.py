@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taskgate.cli.options import client_for_asyncio
-from taskgate.cli.text import code_of_ends, note, plain
+from taskgate.cli.text import code_of_ends, note, plain, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ def submit(
     options = {name: value for name, value in options.items() if value is not None}
     task = client.submit(task_type, read_json(payload), idempotency_key=idempotency_key, **options)
     if not watch and not wait:
-        _print_json(task) if as_json else print(task["id"])
+        print_json(task) if as_json else print(task["id"])
         return
     note(f"submitted {task['id']}")
     ended = _shown(ctx, [task["id"]], as_json=as_json)[0] if watch else client.wait(task["id"])
@@ -79,7 +79,7 @@ def _print_end(client: "Client", task: "Task", *, as_json: bool) -> None:
     from taskgate.cli.words import describe
 
     if as_json:
-        _print_json(task)
+        print_json(task)
     elif task.get("status") == "succeeded":
         result = client.result_json(task["id"])
         if result is not None:
@@ -138,7 +138,7 @@ def status(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> None
       taskgate status $ID --json | jq -r .status
     """
     task: Task = ctx.obj.get(task_id)
-    _print_json(task) if as_json else _print_fields(task)
+    print_json(task) if as_json else _print_fields(task)
     if code := code_of_ends([task]):
         raise typer.Exit(code)
 
@@ -153,7 +153,7 @@ def cancel(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> None
       taskgate cancel 0193c0de-7a3e-7b1c-9d2f-0123456789ab
     """
     task: Task = ctx.obj.cancel(task_id)
-    _print_json(task) if as_json else print(task["status"])
+    print_json(task) if as_json else print(task["status"])
 
 
 def redrive(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> None:
@@ -166,7 +166,7 @@ def redrive(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> Non
       taskgate dead-letters --json | jq -r '.[].id' | xargs -n1 taskgate redrive
     """
     task: Task = ctx.obj.redrive(task_id)
-    _print_json(task) if as_json else print(task["status"])
+    print_json(task) if as_json else print(task["status"])
 
 
 def delete(ctx: typer.Context, task_ids: TaskIds) -> None:
@@ -180,12 +180,6 @@ def delete(ctx: typer.Context, task_ids: TaskIds) -> None:
     """
     for task_id in task_ids:
         ctx.obj.delete(task_id)
-
-
-def _print_json(task: "Task") -> None:
-    import json
-
-    print(json.dumps(task, ensure_ascii=False))
 
 
 def _print_fields(task: "Task") -> None:

@@ -1,5 +1,6 @@
 """Words on a terminal: one clear line per failure, and nothing that a task wrote may steer the terminal."""
 
+import json
 import sys
 from collections.abc import Iterable
 from enum import IntEnum
@@ -22,7 +23,10 @@ class ExitCode(IntEnum):
     EXPIRED = 5
     NOT_FOUND = 6
     REFUSED = 7
+    CRASHED = 70
     INTERRUPTED = 130
+    UNREAD = 141
+    """What a shell says of a command that a closed pipe has ended."""
 
 
 _ENDS = {"failed": ExitCode.FAILED, "canceled": ExitCode.CANCELED, "expired": ExitCode.EXPIRED}
@@ -49,6 +53,16 @@ def code_of_error(error: "ServiceError") -> ExitCode:
 def plain(text: object) -> str:
     """One line without control characters: escape sequences in a task's message stay harmless."""
     return "".join(char if char.isprintable() else " " for char in str(text))
+
+
+def print_json(value: object) -> None:
+    """One line, at once; with escapes where standard output has no such characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        text = json.dumps(value)
+    print(text, flush=True)
 
 
 def note(text: str) -> None:

@@ -1,13 +1,12 @@
 """Following tasks to their ends, shown by one view: live lines, plain lines, JSON, or nothing."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from typing import Any, Protocol, cast
 
-from taskgate.cli.text import plain
+from taskgate.cli.text import plain, print_json
 from taskgate.cli.words import CALM, describe
 from taskgate.client import FINAL, AsyncClient, Event, ServiceError, Task
 from taskgate.client.following import MAX_TASKS, after
@@ -108,7 +107,7 @@ def _parts(task_ids: list[str]) -> Iterable[list[str]]:
 
 def print_event(event: Event) -> None:
     line = {"task_id": event.task_id, "id": event.id, "event": event.name, "data": event.data}
-    print(json.dumps(line, ensure_ascii=False), flush=True)
+    print_json(line)
 
 
 class Lines:

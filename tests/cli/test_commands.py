@@ -1,15 +1,19 @@
 """Client commands against a real receiver: output, exit codes, and terminals."""
 
+import io
 import json
 import os
 import pty
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from taskgate.cli import main
+from taskgate.cli.text import print_json
 from tests.cli.conftest import TASK_ID, Answer, Cli, Receiver, answer, hang_up, problem, stream
 
 OTHER_ID = TASK_ID[:-1] + "c"
@@ -409,3 +413,59 @@ def test_the_exit_codes_are_documented(cli: Cli) -> None:
     text = " ".join(cli("--help").stdout.split())
     assert "Exit codes: 0 done" in text
     assert "3 the service cannot be reached" in text
+    assert "70 a fault of the command line" in text
+
+
+def process(*args: str, **settings: str) -> "subprocess.Popen[bytes]":
+    env = {"PATH": os.environ["PATH"], **settings}
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-m", "taskgate", *args], stdout=pipe, stderr=pipe, env=env)
+
+
+def test_what_cannot_be_shown_is_replaced(receiver: Receiver) -> None:
+    receiver.answers.append(stream(events(("end", {**FAILED, "error": {"kind": "exception", "message": "ü"}}))))
+    with process("watch", TASK_ID, "--url", receiver.url, PYTHONIOENCODING="ascii") as watch:
+        shown, _ = watch.communicate()
+    assert (watch.returncode, shown.split(b"demo.echo  ")[1]) == (1, b"failed ? attempt 3 ? exception: ?\n")
+
+
+@pytest.mark.parametrize(("encoding", "text", "shown"), [("ascii", "ü", b"\\u00fc"), ("utf-8", "\ud800", b"\\ud800")])
+def test_json_stays_json_whatever_can_be_shown(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, text: str, shown: bytes
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding, errors="replace"))
+    print_json([text])
+    assert written.getvalue() == b'["' + shown + b'"]\n'
+
+
+def test_it_ends_quietly_when_nobody_reads_it_any_more(receiver: Receiver) -> None:
+    """One line at a time is printed, and the last ones when the reader has gone."""
+    gone = threading.Event()
+
+    def told(handler: Any) -> None:
+        stream(events(("snapshot", RUNNING)))(handler)
+        gone.wait(30)
+        handler.wfile.write(events(*[("custom", {"name": "mine"})] * 3, ("end", SUCCEEDED)).encode())
+
+    receiver.answers.append(told)
+    with process("watch", TASK_ID, "--json", "--url", receiver.url) as watch:
+        assert watch.stdout is not None
+        assert watch.stderr is not None
+        assert watch.stdout.readline()
+        watch.stdout.close()
+        gone.set()
+        assert watch.stderr.read() == b""
+    assert watch.returncode == 141
+
+
+def test_a_crash_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def crash(self: object, task_id: str, **options: object) -> NoReturn:
+        raise KeyError(task_id)
+
+    monkeypatch.setattr("taskgate.client.Client.get", crash)
+    monkeypatch.setattr(sys, "argv", ["taskgate", "status", TASK_ID])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 70
+    assert "KeyError" in capsys.readouterr().err
