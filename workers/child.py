@@ -19,11 +19,10 @@ from taskgate import handlers
 from taskgate.platform import adopt_orphans, die_with
 from workers import wire
 from workers.async_child import AsyncChild
+from workers.dumps import STACK_SIGNAL
 from workers.slot import GC_NS, Slot
 from workers.streams import Streams
 from workers.sync_child import SyncChild
-
-STACK_SIGNAL = signal.SIGUSR2
 
 _OOM_SCORE_MORE = 500
 _NICE_MORE = 5

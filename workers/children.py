@@ -18,7 +18,7 @@ import structlog
 
 from taskgate.contract.models import Claimed
 from workers import orphans, wire
-from workers.dumps import Dumps
+from workers.dumps import STACK_SIGNAL, Dumps
 from workers.output import Output
 from workers.procstat import Memory, zombie_peak_bytes
 from workers.slot import NOTED, RECEIVED, RUNNING, STEPS, Sample, Slot, StopReason
@@ -98,7 +98,7 @@ class ChildProcess:
             undo.callback(self._childs_socket.close)
             self._slot = Slot.create(spec.slots)
             undo.callback(self._slot.close)
-            self.dumps = Dumps(lambda: self._signal(signal.SIGUSR2))
+            self.dumps = Dumps(lambda: self._signal(STACK_SIGNAL))
             undo.callback(self.dumps.close)
             self._output = Output(
                 owner=lambda: self._slot.words[RUNNING], take=lambda printed: self._on_message(self, printed)
@@ -375,7 +375,7 @@ class ChildProcess:
     def _forget(self, seq: int) -> None:
         self._free.append(self._records.pop(seq))
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: int) -> None:
         """To the child alone. Its id is still its own: the zombie is there until `reap`."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)

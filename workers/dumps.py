@@ -1,8 +1,10 @@
 """What faulthandler writes when a child is sent STACK_SIGNAL, or dies of a fatal signal: read here, and understood."""
 
 import asyncio
+import contextlib
 import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -13,14 +15,16 @@ import taskgate
 from taskgate.contract.stacks import Frame, Thread
 from workers.failures import clean
 
+STACK_SIGNAL = signal.SIGRTMAX - 1
+"""One that nobody uses by accident: a task would be called, and could fail, for a question that it did not ask."""
 MOST_BYTES = 64 * 1024
 QUIET_S = 0.02
 """A dump whose end cannot be seen has ended when nothing more has arrived for so long."""
 MAIN_THREAD = "MainThread"
 
 _FATAL = "Fatal Python error: "
-_STACK_SIGNAL_BIT = 1 << 11
-"""Of SIGUSR2, in the masks that /proc shows."""
+_STACK_SIGNAL_BIT = 1 << (STACK_SIGNAL - 1)
+"""In the masks that /proc shows."""
 _HEADER = re.compile(r"(Current thread|Thread) 0x([0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _OUTERMOST = "_run_module_as_main"
@@ -110,15 +114,32 @@ def obstacle(pid: int) -> str | None:
     `paused`: it is stopped. `signal_taken`: a handler of its task's has taken or blocked the signal. `ended`.
     """
     try:
-        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        state, caught = status["State"][0], int(status["SigCgt"], 16)
+        status = _status(Path(f"/proc/{pid}"))
+        state, caught, blocked = status["State"][0], _has(status["SigCgt"]), _has(status["SigBlk"])
     except (OSError, ValueError, KeyError):
         return "ended"
     if state in "ZX":
         return "ended"
     if state in "Tt":
         return "paused"
-    return None if caught & _STACK_SIGNAL_BIT else "signal_taken"
+    return None if caught and not (blocked and _blocked_by_all(pid)) else "signal_taken"
+
+
+def _blocked_by_all(pid: int) -> bool:
+    """Any thread may take the signal, and faulthandler shows all of them."""
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError, KeyError):  # one that has ended
+            if not _has(_status(thread)["SigBlk"]):
+                return False
+    return True
+
+
+def _status(folder: Path) -> dict[str, str]:
+    return dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
+
+
+def _has(mask: str) -> bool:
+    return bool(int(mask, 16) & _STACK_SIGNAL_BIT)
 
 
 class Dump(NamedTuple):

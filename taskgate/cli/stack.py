@@ -1,11 +1,10 @@
 """`taskgate stack`: where a running task is."""
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taskgate.cli.text import ExitCode, note, plain
+from taskgate.cli.text import ExitCode, note, plain, print_json
 
 if TYPE_CHECKING:
     from taskgate.client import Stack
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 _REASONS = {
     "paused": "its process is stopped, by the guard while Redis is away, or by somebody else",
     "not_begun": "its process has not begun it yet",
-    "signal_taken": "its handler has taken SIGUSR2",
+    "signal_taken": "its handler has taken or blocked the signal that asks (SIGRTMAX - 1)",
     "another_task": "its event loop does not answer: another tenant's task holds it",
     "no_answer": "its process does not answer",
 }
@@ -36,7 +35,7 @@ def stack(
     """
     found: Stack = ctx.obj.stack(task_id)
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print_json(found)
     elif found.get("text"):
         _show(found)
     reason = found.get("reason")

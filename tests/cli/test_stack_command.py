@@ -42,7 +42,8 @@ def test_a_stack_that_may_be_anothers_says_so(cli: Cli, receiver: Receiver) -> N
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"), [("paused", "its process is stopped"), ("signal_taken", "SIGUSR2"), ("of_later", "of_later")]
+    ("reason", "said"),
+    [("paused", "its process is stopped"), ("signal_taken", "SIGRTMAX - 1"), ("of_later", "of_later")],
 )
 def test_why_there_is_none_is_said(cli: Cli, receiver: Receiver, reason: str, said: str) -> None:
     receiver.answers.append(answer(200, {**NONE, "reason": reason}))

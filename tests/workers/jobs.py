@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from taskgate import Attempt, Canceled, Fail, Retry, Stopped, TimedOut, child_start, handler
+from workers.dumps import STACK_SIGNAL
 
 STARTED: list[str] = []
 
@@ -387,7 +388,7 @@ LEAVES: dict[str, Any] = {
     "alarm": lambda: signal.alarm(3600),
     "ignored": lambda: [signal.signal(one, signal.SIG_IGN) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)],
     "swallowed": lambda: signal.signal(signal.SIGTERM, lambda *_: None),
-    "stack": lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
+    "stack": lambda: signal.signal(STACK_SIGNAL, signal.SIG_IGN),
     "blocked": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1]),
     "thread": _thread,
     "stubborn thread": lambda: threading.Thread(target=time.sleep, args=(3600,)).start(),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from taskgate import Attempt, handler
+from workers.dumps import STACK_SIGNAL
 
 
 @handler("stands")
@@ -50,7 +51,31 @@ def deeper(n: int, attempt: Attempt) -> None:
 
 @handler("takes_the_signal")
 def takes_the_signal(payload: Any, attempt: Attempt) -> None:
-    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    signal.signal(STACK_SIGNAL, signal.SIG_DFL)
+    attempt.progress(1)
+    time.sleep(60)
+
+
+@handler("blocks_the_signal")
+def blocks_the_signal(payload: Any, attempt: Attempt) -> None:
+    """In its main thread, or in all that it has."""
+    if payload == "main":
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [STACK_SIGNAL])
+    attempt.progress(1)
+    time.sleep(60)
+
+
+@handler("has_signals_of_its_own")
+def has_signals_of_its_own(payload: Any, attempt: Attempt) -> None:
+    """Any that has a name."""
+
+    def fail(number: int, _frame: object) -> None:
+        raise RuntimeError(f"nobody has asked for {number}")
+
+    for each in signal.Signals:
+        if each not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGUSR1):
+            signal.signal(each, fail)
     attempt.progress(1)
     time.sleep(60)
 
@@ -173,6 +198,6 @@ async def async_only(payload: int) -> None:
 @handler("disarmed")
 def disarmed(payload: Any) -> str:
     """As it is for a moment after each task that has changed signal handlers."""
-    faulthandler.unregister(signal.SIGUSR2)
-    signal.raise_signal(signal.SIGUSR2)
+    faulthandler.unregister(STACK_SIGNAL)
+    signal.raise_signal(STACK_SIGNAL)
     return "lives"

@@ -12,7 +12,7 @@ import pytest
 
 from taskgate.contract.models import Claimed
 from taskgate.contract.stacks import Thread
-from tests.workers.conftest import JOBS, Watched, claimed, reported, stacks_of, until
+from tests.workers.conftest import JOBS, WITHIN_S, Watched, claimed, reported, stacks_of, until
 from workers import stacks as module
 from workers.blame import Verdict, judge
 from workers.children import Exit
@@ -169,6 +169,33 @@ async def test_a_stopped_child_is_said_to_be_paused_and_one_that_took_the_signal
     holding.leave_child()
     await until(lambda: not it.stacks._flights)
     assert await it.found(holding) == Found(reason="ended")
+
+
+async def test_a_handler_may_use_the_usual_signals(asked: Callable[..., Asked]) -> None:
+    it = await ready(asked("sync"))
+    holding = await it.runs("has_signals_of_its_own")
+
+    found = await it.found(holding)
+
+    assert found.threads is not None
+    assert functions(found.threads[0])[-1] == "has_signals_of_its_own"
+    assert not it.watched.of(Done)
+
+
+@pytest.mark.parametrize(
+    ("threads", "reason"), [("main", None), ("all", "signal_taken")], ids=["main thread", "all threads"]
+)
+async def test_a_blocked_signal_is_seen_at_once_if_no_other_thread_takes_it(
+    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch, threads: str, reason: str | None
+) -> None:
+    monkeypatch.setattr(module, "DUMP_S", WITHIN_S)
+    it = await ready(asked("sync"))
+    holding = await it.runs("blocks_the_signal", threads)
+
+    found = await asyncio.wait_for(it.found(holding), WITHIN_S / 2)
+
+    assert found.reason == reason
+    assert reason or (found.threads and functions(found.threads[0]) == ["blocks_the_signal"])
 
 
 async def test_an_async_tasks_stack_is_its_coroutines_and_what_they_have_started(
