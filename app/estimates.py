@@ -91,16 +91,20 @@ class _Known(Generic[K, V]):
 
 
 def left_by_progress_ms(record: TaskRecord) -> int | None:
-    """At the pace of this attempt so far; None: it tells no part of a whole."""
+    """At the pace of this attempt so far; None: it tells no part of a whole, or has done nothing of it yet."""
     progress = stored_progress(record)
-    if progress is None or progress.current is None or progress.current <= 0 or not progress.total:
+    if progress is None or progress.current is None or not progress.total:
         return None
-    left = max(0.0, progress.total / progress.current - 1)
+    began, began_ms = progress.base or 0, progress.base_ms or record.started_ms
+    done = progress.current - began
+    if done <= 0:
+        return None
+    left = max(0.0, (progress.total - progress.current) / done)
     told_ms = min(record.now_ms, progress.at_ms or record.now_ms)
     # Once the next step is overdue, its delay belongs to the pace.
-    ahead_ms = (told_ms - record.started_ms) * left - (record.now_ms - told_ms)
+    ahead_ms = (told_ms - began_ms) * left - (record.now_ms - told_ms)
     if left and ahead_ms <= 0:
-        ahead_ms = (record.now_ms - record.started_ms) * left
+        ahead_ms = (record.now_ms - began_ms) * left
     return max(0, round(ahead_ms))
 
 

@@ -3,11 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
-
 from app.snapshots import Snapshot
-from app.view import Progress, encode, progress_view
-from taskgate.contract.models import Event, EventPage
+from taskgate.contract.models import EventPage
 from taskgate.contract.states import FINAL
 
 NOT_LOOKED = ""
@@ -56,7 +53,7 @@ def news(place: Place, snapshot: Snapshot, page: EventPage) -> Told:
     known = [event for event in page.events if event.seq <= snapshot.record.version]
     whole = page.whole and len(known) == len(page.events)
     blocks = [
-        Block(event.name, _event_data(event), event.id)
+        Block(event.name, _event_data(event.seq, event.data), event.id)
         for event in known
         if event.name not in _IN_THE_SNAPSHOT or event.seq > place.floor
     ]
@@ -76,8 +73,7 @@ def _between(place: Place, snapshot: Snapshot, *, told: set[str]) -> list[Block]
     """What is not kept as an event: live progress, a change of health or stage."""
     record, blocks = snapshot.record, []
     if told.isdisjoint(_IN_THE_SNAPSHOT) and record.progress and record.progress != place.progress:
-        members = _members(progress_view(record))
-        blocks.append(Block("progress", encode({"seq": record.version, "attempt": record.attempt, **members})))
+        blocks.append(Block("progress", _event_data(record.version, record.progress)))
     moved = place.stage != record.seen_stage() and "status" not in told
     if place.health != NOT_LOOKED and (moved or place.health != record.seen_health()):
         blocks.append(Block("snapshot", with_seq(snapshot)))
@@ -108,10 +104,6 @@ def with_seq(snapshot: Snapshot) -> bytes:
     return b'{"seq":%d,%s' % (snapshot.record.version, snapshot.body[1:])
 
 
-def _event_data(event: Event) -> bytes:
-    inner = event.data.strip()[1:-1].strip()
-    return b'{"seq":%d%s%s}' % (event.seq, b"," if inner else b"", inner)
-
-
-def _members(progress: Progress | None) -> dict[str, object]:
-    return {} if progress is None else msgspec.structs.asdict(progress)
+def _event_data(seq: int, data: bytes) -> bytes:
+    inner = data.strip()[1:-1].strip()
+    return b'{"seq":%d%s%s}' % (seq, b"," if inner else b"", inner)

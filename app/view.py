@@ -33,6 +33,9 @@ class StoredProgress(Progress, kw_only=True):
     """As the record has it: when, not how long ago."""
 
     at_ms: int | None = None
+    base: int | float | None = None
+    """How far it was when this attempt first said so, where earlier attempts have worked on it; and when that was."""
+    base_ms: int | None = None
 
 
 class Estimate(msgspec.Struct, kw_only=True):

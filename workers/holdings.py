@@ -37,6 +37,8 @@ class Holding(msgspec.Struct, eq=False):
     lost: bool = False
     """The store says that it is not ours any more: nothing of it is written."""
     progress: Progress | None = None
+    base: Progress | None = None
+    """The first that an attempt said which may have resumed: earlier ones have done so much."""
     rss_peak: int = 0
     """Bytes; 0 where it ran in no process of its own, or too short to be seen."""
     effort: bytes = b""
@@ -58,6 +60,12 @@ class Holding(msgspec.Struct, eq=False):
     @property
     def id(self) -> str:
         return self.task.id
+
+    def shown(self, progress: Progress, *, now_ms: int, now_ns: int) -> bytes:
+        """Its progress as the record shows it; both times are the same moment."""
+        if self.task.epoch > 1 and (self.base is None or not progress.current >= self.base.current):
+            self.base = progress
+        return progress.json(attempt=self.task.attempt, base=self.base, now_ms=now_ms, now_ns=now_ns)
 
     def leave_child(self) -> None:
         """Its end is known: no timer concerns it any more."""

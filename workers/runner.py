@@ -274,14 +274,14 @@ class Runner:
             result=done.result,
             error=self._error_of(holding, done),
             retry_after_s=done.retry_after_s,
-            progress=self._shown(progress),
+            progress=self._shown(holding, progress),
             effort=effort,
             submitted=[endings.submission(each, holding.task.spec, self.types) for each in done.submitted],
             run_ms=done.run_ns // 1_000_000,
         )
 
-    def _shown(self, progress: Progress | None) -> bytes:
-        return b"" if progress is None else progress.json(now_ms=self._now_ms(), now_ns=boot_ns())
+    def _shown(self, holding: Holding, progress: Progress | None) -> bytes:
+        return b"" if progress is None else holding.shown(progress, now_ms=self._now_ms(), now_ns=boot_ns())
 
     def _error_of(self, holding: Holding, done: Done) -> bytes:
         if done.outcome == "timeout":
@@ -332,7 +332,7 @@ class Runner:
         effort = self.telemetry.ended(holding)
         progress = self.telemetry.last_progress(holding)
         if holding.stop is StopReason.CANCEL:
-            self.ends.finish(holding, "canceled", progress=self._shown(progress), effort=effort)
+            self.ends.finish(holding, "canceled", progress=self._shown(holding, progress), effort=effort)
             return
         kind, message = endings.cause_of_death(holding, child, how, oom=oom, lease=self._guard.paused)
         stack = self.stacks.of_death(holding, child, how)
@@ -341,7 +341,7 @@ class Runner:
             "retry",
             error=endings.after_death(holding, how, kind=kind, message=message, pid=child.pid, stack=stack),
             retry_after_s=0.0 if kind is ErrorKind.LEASE else None,
-            progress=self._shown(progress),
+            progress=self._shown(holding, progress),
             effort=effort,
         )
 

@@ -57,20 +57,27 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     message: str
     at_ns: int
 
-    def json(self, *, now_ms: int, now_ns: int) -> bytes:
-        """As the record shows it; `now_ms` (Unix) and `now_ns` (boot clock) are the same moment."""
+    def json(self, *, attempt: int, base: "Progress | None" = None, now_ms: int, now_ns: int) -> bytes:
+        """As the record and its events show it; `now_ms` (Unix) and `now_ns` (boot clock) are the same moment.
+
+        `base`: where the attempt began, if that was not at nothing.
+        """
         percent = None
-        if self.total:
+        if self.total and math.isfinite(self.total) and math.isfinite(self.current):
             percent = round(min(100.0, max(0.0, 100 * self.current / self.total)), 1)
+        ahead_ms = now_ms - now_ns // 1_000_000
+        began = {} if base is None else {"base": _plain(base.current), "base_ms": base.at_ns // 1_000_000 + ahead_ms}
         return msgspec.json.encode(
             {
+                "attempt": attempt,
                 "current": _plain(self.current),
                 "total": None if self.total is None else _plain(self.total),
                 "percent": percent,
                 "unit": self.unit,
                 "stage": self.stage,
                 "message": self.message,
-                "at_ms": now_ms - (now_ns - self.at_ns) // 1_000_000,
+                "at_ms": self.at_ns // 1_000_000 + ahead_ms,
+                **began,
             }
         )
 

@@ -189,7 +189,7 @@ class Telemetry:
 
     def _progress(self, holding: Holding, told: _Told, progress: Progress, now_ns: int) -> bytes:
         told.progress_at_ns, holding.progress = progress.at_ns, progress
-        said = progress.json(now_ms=self._now_ms(), now_ns=now_ns)
+        said = holding.shown(progress, now_ms=self._now_ms(), now_ns=now_ns)
         if progress.stage != told.stage or now_ns - told.event_ns >= EVENT_EVERY_NS:
             told.stage, told.event_ns = progress.stage, now_ns
             holding.events.append(("progress", said))

@@ -146,7 +146,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     number: int
     """Grows with every report of an attempt, so that a repeated one is known."""
     progress: bytes = b""
-    """JSON object: current, total, percent, unit, stage, message, at_ms."""
+    """JSON object: attempt, current, total, percent, unit, stage, message, at_ms; base and base_ms of a resumed one."""
     effort: bytes = b""
     """JSON object: queue_wait_ms, cpu_ms, cpu_wait_ms, gc_pause_ms, rss_bytes, rss_peak_bytes, shared."""
     health: str = ""

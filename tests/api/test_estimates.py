@@ -62,6 +62,9 @@ def start(position: int, pace: Pace, *workers: Said) -> Estimate | None:
         ({"current": 0, "total": 4, "at_ms": 15_000}, None),
         ({"current": 3, "total": None, "at_ms": 15_000}, None),
         ({"current": 3, "total": 0}, None),
+        ({"current": 6, "total": 10, "base": 5, "base_ms": 13_500, "at_ms": 15_000}, 1_000),  # 5 were there before it
+        ({"current": 8, "total": 10, "base": 5, "base_ms": 15_500, "at_ms": 20_000}, 3_000),
+        ({"current": 5, "total": 10, "base": 5, "base_ms": 13_500, "at_ms": 13_500}, None),
         ({}, None),
     ],
 )

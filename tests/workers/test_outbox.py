@@ -1,12 +1,13 @@
 """The outbox on a real store: one end that cannot be written takes no other along."""
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
 from redis.asyncio import Redis
 
-from taskgate.contract.models import Finish, Submission
+from taskgate.contract.models import Finish, HandBack, Submission
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 from taskgate.settings import load
@@ -17,6 +18,7 @@ from workers.ends import Ends
 from workers.holdings import Holding, Holdings
 from workers.lease import Lease
 from workers.outbox import Outbox
+from workers.slot import Progress
 from workers.telemetry import Telemetry
 
 
@@ -154,3 +156,22 @@ class Recorder:
 
     def __getattr__(self, level: str) -> Callable[..., None]:
         return lambda event, **facts: self._lines.append((level, event, facts))
+
+
+async def test_progress_says_where_an_attempt_began_that_may_have_resumed(store: Store) -> None:
+    hand = Hand(store, "w1")
+    await hand.beat()
+    await submit(store)
+
+    def shown(holding: Holding, current: float, at_s: int) -> tuple[object, ...]:
+        progress = Progress(float(current), 10.0, "", "", "", at_ns=at_s * 10**9)
+        said = json.loads(holding.shown(progress, now_ms=100_000, now_ns=20 * 10**9))
+        return said["attempt"], said["current"], said.get("base"), said.get("base_ms")
+
+    first = Holding(await hand.claim_one())
+    assert shown(first, 5, 12) == (1, 5, None, None)
+    await store.hand_back(0, "w1", [HandBack(id=first.id, epoch=1, reason="drain")])
+    second = Holding(await hand.claim_one())
+    assert shown(second, 5, 12) == (1, 5, 5, 92_000)
+    assert shown(second, 6, 14) == (1, 6, 5, 92_000)
+    assert shown(second, 1, 15) == (1, 1, 1, 95_000), "it counts anew"

@@ -213,9 +213,10 @@ def test_both_sides_see_the_same_memory(slot: Slot) -> None:
 def test_progress_as_the_record_shows_it() -> None:
     progress = Progress(1.0, 3.0, "files", "count", "m", at_ns=5_000_000_000)
 
-    shown = json.loads(progress.json(now_ms=1_000_000, now_ns=7_000_000_000))
+    shown = json.loads(progress.json(attempt=2, now_ms=1_000_000, now_ns=7_000_000_000))
 
     assert shown == {
+        "attempt": 2,
         "current": 1,
         "total": 3,
         "percent": 33.3,
@@ -229,10 +230,16 @@ def test_progress_as_the_record_shows_it() -> None:
 @pytest.mark.parametrize("current", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("total", [0.0, None, math.inf, 10.0])
 def test_odd_numbers_give_valid_json(current: float, total: float | None) -> None:
-    raw = Progress(current, total, "", "", "", at_ns=0).json(now_ms=1, now_ns=1)
+    raw = Progress(current, total, "", "", "", at_ns=0).json(attempt=1, now_ms=1, now_ns=1)
 
     assert "NaN" not in raw.decode()
-    assert json.loads(raw)["current"] is None
+    assert (json.loads(raw)["current"], json.loads(raw)["percent"]) == (None, None)
+
+
+def test_of_an_endless_whole_there_is_no_part() -> None:
+    shown = json.loads(Progress(5.0, math.inf, "", "", "", at_ns=0).json(attempt=1, now_ms=1, now_ns=1))
+
+    assert (shown["current"], shown["total"], shown["percent"]) == (5, None, None)
 
 
 def test_progress_costs_microseconds(slot: Slot) -> None:
