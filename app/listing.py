@@ -78,7 +78,7 @@ class Request(NamedTuple):
 def parse(query: QueryParams, tenant: str) -> Request:
     """Raises Problem: a filter that is none, or a cursor that is not of this list."""
     _check_names(query)
-    statuses = tuple(sorted({word for given in query.getlist("status") for word in given.split(",") if word}))
+    statuses = tuple(sorted({word for given in query.getlist("status") for word in given.split(",")}))
     if unknown := set(statuses) - set(Status):
         raise Problem("bad-request", f"`status`: there is no `{min(unknown)[:64]}`.")
     wanted = Wanted(
@@ -216,8 +216,10 @@ def _is_metadata(name: str) -> bool:
 
 
 def _name(query: QueryParams, name: str) -> str:
-    given = query.get(name, "")
-    if given and not is_name(given):
+    given = query.get(name)
+    if given is None:
+        return ""
+    if not is_name(given):
         raise Problem("bad-request", f"`{name}` has 1 to 64 of A-Z a-z 0-9 . _ -")
     return given
 
