@@ -454,12 +454,18 @@ class Store:
     async def kept_events(self, task_ids: Sequence[str]) -> list[Kept]:
         """Which part of each task's events is there, in one round trip."""
         owners = [(n, key) for n, task_id in enumerate(task_ids) for key in self._streams(task_id)]
-        replies = await self._pipeline([["XINFO", "STREAM", key] for _, key in owners])
+        commands = [["XINFO", "STREAM", key] for _, key in owners]
+        commands += [["HMGET", keys.task(self.partition_of(each), each), "lightened", "logs_lost"] for each in task_ids]
+        replies = await self._pipeline(commands)
         found: list[list[dict[bytes, Any]]] = [[] for _ in task_ids]
-        for (n, _), reply in zip(owners, replies, strict=True):
+        for (n, _), reply in zip(owners, replies, strict=False):
             if not isinstance(reply, exceptions.ResponseError):  # which is that there is no such stream
                 found[n].append(dict(_pairs(reply)))
-        return [_kept(streams) for streams in found]
+        for reply in replies[len(owners) :]:
+            if isinstance(reply, Exception):
+                raise reply
+        dropped = [bool(reply[0]) and int(reply[1] or 0) > 0 for reply in replies[len(owners) :]]
+        return [_kept(streams, output_dropped=each) for streams, each in zip(found, dropped, strict=True)]
 
     def _streams(self, task_id: str) -> list[str]:
         """Keys of the streams that tell of a task; their ids are in one order."""
@@ -698,11 +704,15 @@ def _page(streams: Sequence[list[Event]], count: int) -> EventPage:
     return EventPage(merged, whole=not cuts)
 
 
-def _kept(streams: Sequence[dict[bytes, Any]]) -> Kept:
+def _kept(streams: Sequence[dict[bytes, Any]], *, output_dropped: bool) -> Kept:
+    """`output_dropped`: the stream with its output is gone, which was of any time before its end."""
     last = [info[b"last-entry"][0].decode() for info in streams if info[b"length"]]
     since = [
         info[b"recorded-first-entry-id" if info[b"length"] else b"last-generated-id"].decode()
         for info in streams
         if info[b"entries-added"] > info[b"length"]
     ]
-    return Kept(max(last, key=position, default=None), max(since, key=position, default=None))
+    newest = max(last, key=position, default=None)
+    if output_dropped and newest is not None:
+        since.append(newest)
+    return Kept(newest, max(since, key=position, default=None))

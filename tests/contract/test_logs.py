@@ -107,6 +107,8 @@ async def test_a_finished_task_gives_up_its_output_together_with_its_result(
     await store.trim(0)
     assert await store.output(task.id) == ([], 2000)
     assert not await redis_client.exists(keys.logs(0, task.id))
+    last = await store.last_event_id(task.id)
+    assert await store.kept_events([task.id]) == [(last, last)], "some of its events are gone"
 
 
 async def test_output_that_is_sent_again_is_written_once(store: Store, w1: Hand) -> None:
