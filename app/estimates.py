@@ -22,6 +22,9 @@ RENEW_S, OLD_S = 2.0, 10.0
 """What is known is read again after the one time, and no longer used after the other."""
 
 
+WAITS_FOR_ROOM = "waiting for room to run"
+
+
 class Estimates:
     """What this process knows of queues and supervisors, a few seconds old: tasks cost no read of their own."""
 
@@ -145,7 +148,7 @@ def waits_for(record: TaskRecord, workers: list[WorkerInfo]) -> str:
     ready = sum(child["state"] != "starting" for each in serving for child in each.children)
     if ready < sum(each.wanted_children for each in serving):
         return "starting a child"
-    return "waiting for room to run"
+    return WAITS_FOR_ROOM
 
 
 def _serves(worker: WorkerInfo, record: TaskRecord) -> bool:

@@ -69,6 +69,7 @@ def _answers(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "/tasks/{task_id}/result": {
             "200": {"description": "The result", "content": {"application/json": {}}},
             "204": {"description": "It ended without one; X-Task-Status says how"},
+            "304": {"description": "It is the one that you have"},
         },
         "/tasks/{task_id}/logs": {"200": logs.ANSWER},
         "/tasks/{task_id}/events": {
@@ -125,7 +126,8 @@ def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
                 "summary": "The task now",
                 "description": "At most half a second old; `Cache-Control: no-cache` asks for this very moment. "
                 "`Retry-After` and `poll_after_ms` say when to come again. `wait`, or `Prefer: wait=N`, holds the "
-                "answer for up to that many seconds: until the task has ended or, with `If-None-Match`, has changed.",
+                "answer for up to that many seconds: until the task has ended or, with `If-None-Match`, has changed. "
+                "Where both are given, `wait` counts. Ages, positions and estimates alone are no change.",
                 "operationId": "read",
                 "parameters": [_ID, fields, wait, match, prefer],
                 "responses": {"200": shown, "304": {"description": "Nothing has changed"}},

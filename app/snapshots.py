@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from cachetools import LRUCache
 
 from app.errors import Problem
-from app.estimates import Estimates
+from app.estimates import WAITS_FOR_ROOM, Estimates
 from app.reply import JSON, Headers, length
 from app.view import Estimate, poll_after_ms, task_json
 from taskgate.contract import ids, keys
@@ -39,7 +39,7 @@ class Snapshot:
         self.record = record
         self.fresh_until = fresh_until
         self.body = task_json(record, estimate)
-        self.etag = b'W/"%d"' % record.version
+        self.etag = b'W/"%d%s"' % (record.version, decided_at_the_read(record))
         # A failed task may be redriven: of the final states, the only one that is not for ever.
         settled = record.status in FINAL and record.status is not Status.FAILED
         caching: Headers = [(b"etag", self.etag), _FINAL if settled else _LIVE, _VARY]
@@ -48,6 +48,15 @@ class Snapshot:
             caching.append((b"retry-after", b"%d" % -(-poll_ms // 1000)))
         self.not_modified = caching
         self.headers: Headers = [JSON, length(self.body), *caching]
+
+
+def decided_at_the_read(record: TaskRecord) -> bytes:
+    """What changes without a version, in short; nothing for the usual. Ages, positions and estimates are left out."""
+    if record.seen_health() == Health.LOST:
+        return b"-lost"
+    if record.status is Status.QUEUED and (stage := record.seen_stage() or "") != WAITS_FOR_ROOM:
+        return b"-%s" % "".join(word[0] for word in stage.split()).encode()
+    return b""
 
 
 class Snapshots:

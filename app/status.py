@@ -14,7 +14,7 @@ from app import waiting
 from app.fields import pick
 from app.hub import Hub
 from app.reply import JSON, Caller, Reply, length
-from app.snapshots import Snapshot
+from app.snapshots import Snapshot, decided_at_the_read
 from taskgate.contract.states import FINAL
 from taskgate.contract.store import Store
 
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     """What the query of a status read says."""
 
     fields: str | None = None
-    wait_s: float = 0.0
+    wait_s: float | None = None
 
 
 _PLAIN = Asked()
@@ -53,11 +53,11 @@ class StatusEndpoint:
             # Another gateway has shown more than this one has in memory: for a client a status never goes back.
             snapshot = await self._snapshots.fresh(task_id, caller.tenant)
         wait_s = asked.wait_s
-        if not wait_s and (prefer := headers.get(b"prefer")) is not None:
-            wait_s = waiting.preferred_s(prefer)
         applied: tuple[tuple[bytes, bytes], ...] = ()
+        if wait_s is None and (prefer := headers.get(b"prefer")) is not None:
+            wait_s = waiting.preferred_s(prefer)
+            applied = (waiting.applied(wait_s),) if wait_s else ()
         if wait_s:
-            applied = (waiting.applied(wait_s),)
             if asked.fields is not None:
                 _picked(snapshot, asked.fields)  # an unknown field is refused now, not after the wait
             wanted = _wanted(known, asked.fields)
@@ -67,7 +67,7 @@ class StatusEndpoint:
                 )
         if asked.fields is not None:
             return await self._partial(snapshot, asked.fields, known, applied)
-        if known is not None and _matches(known, snapshot.etag):
+        if known is not None and matches(known, snapshot.etag):
             return Reply(304, [*snapshot.not_modified, *applied], b"")
         return Reply(200, [*snapshot.headers, *applied], snapshot.body)
 
@@ -75,14 +75,14 @@ class StatusEndpoint:
         self, snapshot: Snapshot, fields: str, known: bytes | None, applied: tuple[tuple[bytes, bytes], ...]
     ) -> Reply:
         picked = _picked(snapshot, fields)
+        etag = _etag(snapshot, fields)
+        caching = [(b"etag", etag), *snapshot.not_modified[1:], *applied]
+        if known is not None and matches(known, etag):
+            return Reply(304, caching, b"")
         if "result" in picked and snapshot.record.has_result:
             _, result = await self._store.result(snapshot.record.id)
             picked["result"] = msgspec.Raw(result)
         body = msgspec.json.encode(picked)
-        etag = _etag(snapshot, fields)
-        caching = [(b"etag", etag), *snapshot.not_modified[1:], *applied]
-        if known is not None and _matches(known, etag):
-            return Reply(304, caching, b"")
         return Reply(200, [JSON, length(body), *caching], body)
 
 
@@ -91,7 +91,7 @@ def _asked(query: bytes) -> Asked:
     given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
     fields = given.get("fields")
     return Asked(
-        None if fields is None else ",".join(fields), waiting.asked_s(given["wait"][0]) if "wait" in given else 0.0
+        None if fields is None else ",".join(fields), waiting.asked_s(given["wait"][0]) if "wait" in given else None
     )
 
 
@@ -104,21 +104,22 @@ def _picked(snapshot: Snapshot, fields: str) -> dict[str, Any]:
 def _etag(snapshot: Snapshot, fields: str | None) -> bytes:
     if fields is None:
         return snapshot.etag
-    return b'W/"%d-%08x"' % (snapshot.record.version, zlib.crc32(fields.encode()))
+    record = snapshot.record
+    return b'W/"%d%s-%08x"' % (record.version, decided_at_the_read(record), zlib.crc32(fields.encode()))
 
 
 def _wanted(known: bytes | None, fields: str | None) -> Callable[[Snapshot], bool]:
     """What ends a wait: the end of the task; for who knows a state of it, any other."""
     if known is None:
         return lambda snapshot: snapshot.record.status in FINAL
-    return lambda snapshot: snapshot.record.status in FINAL or not _matches(known, _etag(snapshot, fields))
+    return lambda snapshot: snapshot.record.status in FINAL or not matches(known, _etag(snapshot, fields))
 
 
 def _is_newer(known: bytes, snapshot: Snapshot) -> bool:
     return any(int(version) > snapshot.record.version for version in _VERSION.findall(known))
 
 
-def _matches(asked: bytes, etag: bytes) -> bool:
+def matches(asked: bytes, etag: bytes) -> bool:
     """Weak comparison of `If-None-Match` (RFC 9110 13.1.2)."""
     if asked.strip() == b"*":
         return True

@@ -17,6 +17,7 @@ from app.snapshots import Snapshot
 T = TypeVar("T")
 
 MAX_WAIT_S = 60
+_LATER_MS = 50
 
 _PREFERENCE = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
 """Up to a comma outside of quotes."""
@@ -43,8 +44,14 @@ async def _look(hub: Hub, task_id: str, tenant: str, wanted: Callable[[Snapshot]
                     snapshot = await watch.snapshot()
                     if wanted(snapshot) or hub.draining:
                         return snapshot
-                    await watch.wait(generation, BACKUP_S)
+                    await watch.wait(generation, _until_another_look_s(snapshot))
     return await hub.snapshots.get(task_id, tenant)
+
+
+def _until_another_look_s(snapshot: Snapshot) -> float:
+    """That a task is lost nobody tells: whoever looks sees it when the sign of life has run out."""
+    alive_ms = snapshot.record.alive_ms
+    return BACKUP_S if alive_ms is None else min(BACKUP_S, (alive_ms + _LATER_MS) / 1000)
 
 
 async def _while_listening(answering: Coroutine[Any, Any, T], receive: Receive) -> T:

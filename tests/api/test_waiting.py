@@ -58,7 +58,7 @@ async def test_a_read_waits_for_the_end_and_tells_it_at_once(
     answer = await read
     assert time.monotonic() - began < BACKUP_S, "it was not woken"
     assert (answer.status_code, answer.json()["status"]) == (200, "succeeded")
-    assert answer.headers["preference-applied"] == "wait=60"
+    assert "preference-applied" not in answer.headers, "it was no preference"
     again = await http.get(f"/tasks/{task['id']}", params=LONG)
     assert again.json()["status"] == "succeeded"
     await eventually(lambda: watchers(redis_client, task["id"]), lambda count: count == 0)
@@ -93,6 +93,27 @@ async def test_prefer_is_the_same_wish(http: httpx.AsyncClient) -> None:
     answer = await http.get(f"/tasks/{task['id']}", headers=[("Prefer", "respond-async"), ("Prefer", "wait=1")])
     assert time.monotonic() - began >= 1
     assert (answer.status_code, answer.headers["preference-applied"]) == (200, "wait=1")
+
+
+async def test_the_query_wins_over_a_preference(http: httpx.AsyncClient) -> None:
+    task = await submit(http)
+    answer = await http.get(f"/tasks/{task['id']}", params={"wait": "0"}, headers={"Prefer": "wait=60"})
+    assert (answer.status_code, answer.json()["status"]) == (200, "queued")
+    assert "preference-applied" not in answer.headers
+
+
+async def test_who_waits_for_news_is_told_that_the_task_is_lost(
+    http: httpx.AsyncClient, worker: Worker, redis_client: Redis
+) -> None:
+    """Nobody wakes the wait: it looks when the sign of life has run out."""
+    brief = Worker(worker.store, "host-2-00000000", lease_ms=1_000)
+    task = await submit(http)
+    await brief.claim()
+    began = time.monotonic()
+    read = await held(http, redis_client, task["id"], headers={"If-None-Match": 'W/"2"'})
+    answer = await read
+    assert (answer.status_code, answer.json()["health"]) == (200, "lost")
+    assert time.monotonic() - began < BACKUP_S
 
 
 async def test_a_submission_that_ends_in_time_is_200(http: httpx.AsyncClient, worker: Worker) -> None:
