@@ -15,14 +15,15 @@ from typing import NamedTuple
 from app.hub import Hub, Watch
 from app.snapshots import Snapshot
 from app.sse import Bell, EventStream
-from app.stream import LIFE_S, is_event_id, opening
-from app.told import GAP, Block, Place, Told, begin, joined, news, of_task
-from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable, TaskNotFound
+from app.stream import GONE, LIFE_S, is_event_id, opening
+from app.told import GAP, Block, From, Place, Told, begin, joined, news, of_task
+from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.contract.models import EventPage, Kept, position
 from taskgate.contract.states import FINAL
 from taskgate.contract.store import Store
 
 TASKS_MAX = 100
+_NO_TASK = b'{"detail":"there is no such task, or no longer"}'
 _LAST = (1 << 64) - 1
 _FIRST, _FINALLY = (0, 0), (1 << 64, 0)
 _REST_S = 0.0005
@@ -35,16 +36,19 @@ Position = tuple[int, int]
 
 
 async def open_merged(
-    hub: Hub, store: Store, *, task_ids: Sequence[str], tenant: str, seen: str | None, whole: bool
+    hub: Hub, store: Store, *, task_ids: Sequence[str], tenant: str, seen: str | None, start: From
 ) -> EventStream | None:
     """The stream of these tasks for a client that has `seen` that id; None: it has seen the end of all.
 
+    Who resumes follows those that are still there, and is told which are not.
+
     Raises:
-        TaskNotFound: no such task of that tenant, for any of them.
-        Problem: `gone`.
+        TaskNotFound: no such task of that tenant: any of them or, for who resumes, all.
+        Problem: `gone`, likewise.
     """
     unique = list(dict.fromkeys(task_ids))
-    snapshots = await asyncio.gather(*(hub.snapshots.fresh(task_id, tenant) for task_id in unique))
+    snapshots, gone = await _there(hub, unique, tenant, some=seen is not None)
+    unique = [task_id for task_id in unique if task_id not in gone]
     kept = await asyncio.gather(*map(hub.kept, unique))
     now_ms = await store.now_ms()
     at = position(seen) if seen is not None and is_event_id(seen) else None
@@ -54,10 +58,24 @@ async def open_merged(
     if at is not None and ended and all(_last(each) < (at[0] + (at[1] == _LAST), 0) for each in kept):
         return None
     parts = {
-        task_id: _part(each, at=at, whole=whole, now_ms=now_ms) for task_id, each in zip(unique, kept, strict=True)
+        task_id: _part(each, at=at, whole=start is not From.NOW, now_ms=now_ms)
+        for task_id, each in zip(unique, kept, strict=True)
     }
-    stream = Merged(hub, tenant, parts, gap=seen is not None and at is None)
+    stream = Merged(hub, tenant, parts, every=start is From.START, gap=seen is not None and at is None, gone=gone)
     return EventStream(stream, hub.pulse, leaving=lambda: hub.draining)
+
+
+async def _there(hub: Hub, task_ids: Sequence[str], tenant: str, *, some: bool) -> tuple[list[Snapshot], list[str]]:
+    """Their states, and the ids of those that are gone: with `some` one that is there is enough."""
+    found = await asyncio.gather(*(hub.snapshots.fresh(each, tenant) for each in task_ids), return_exceptions=True)
+    snapshots = [each for each in found if isinstance(each, Snapshot)]
+    gone = []
+    for task_id, each in zip(task_ids, found, strict=True):
+        if isinstance(each, BaseException):
+            if not (some and snapshots and isinstance(each, GONE)):
+                raise each
+            gone.append(task_id)
+    return snapshots, gone
 
 
 def _part(kept: Kept, *, at: Position | None, whole: bool, now_ms: int) -> "Part":
@@ -80,14 +98,26 @@ class Part(NamedTuple):
 class Merged:
     """What one client is sent of several tasks."""
 
-    def __init__(self, hub: Hub, tenant: str, parts: dict[str, Part], *, gap: bool) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        tenant: str,
+        parts: dict[str, Part],
+        *,
+        every: bool = False,
+        gap: bool = False,
+        gone: Sequence[str] = (),
+    ) -> None:
         self.bell = Bell()
         self.closing = self.silent = False
         self._hub = hub
         self._tenant = tenant
         self._parts = parts
         """Those that have not ended."""
+        self._every = every
         self._gap = gap
+        self._gone = list(gone)
+        """Those that are not there any more, of which nobody was told yet."""
         self._seen: Position = (0, 0)
         """Newest event of all tasks."""
 
@@ -135,14 +165,17 @@ class Merged:
             again = again or not sure.whole
             placed += [(at, of_task(block, task_id)) for at, block in await self._told(task_id, snapshot, sure)]
         placed.sort(key=lambda pair: pair[0])
-        return joined(self._with_ids([block for _, block in placed], limit)), again
+        gone = [of_task(Block("gone", _NO_TASK), task_id) for task_id in self._gone]
+        self._gone = []
+        return joined([*gone, *self._with_ids([block for _, block in placed], limit)]), again
 
     async def _snapshots(self, watches: dict[str, Watch]) -> dict[str, Snapshot]:
         found = await asyncio.gather(*(watches[each].snapshot() for each in self._parts), return_exceptions=True)
         snapshots = {}
         for task_id, each in zip(list(self._parts), found, strict=True):
-            if isinstance(each, TaskNotFound):
+            if isinstance(each, GONE):
                 del self._parts[task_id]  # purged while it was watched
+                self._gone.append(task_id)
             elif isinstance(each, BaseException):
                 raise each
             else:
@@ -153,7 +186,7 @@ class Merged:
         """What is new of one, each with its position: the state first, an end behind its last event, others last."""
         part = self._parts[task_id]
         gap = part.gap or await self._hub.lost(task_id, part.place, page)
-        first = begin(snapshot) if part.fresh or gap else Told([], part.place)
+        first = begin(snapshot, every=self._every) if part.fresh or gap else Told([], part.place)
         told = news(first.place._replace(cursor=part.place.cursor), snapshot, page)
         self._seen = max(self._seen, position(told.place.cursor))
         self._parts[task_id] = Part(told.place)

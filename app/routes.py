@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app import listing, readiness
@@ -12,7 +12,9 @@ from app.gateway import Gateway
 from app.merged import TASKS_MAX, open_merged
 from app.reply import CALLER, Caller
 from app.snapshots import Snapshot
+from app.status import matches
 from app.stream import open_stream
+from app.told import From
 from app.view import encode
 from taskgate.contract import ids
 from taskgate.contract.states import Status
@@ -33,8 +35,14 @@ async def _caller(request: Request) -> Caller:
 Parts = Annotated[Gateway, Depends(_gateway)]
 Who = Annotated[Caller, Depends(_caller)]
 Seen = Annotated[str | None, Query(description="as the header Last-Event-ID, for a fresh EventSource")]
+After = Annotated[str | None, Query(include_in_schema=False)]
 Start = Annotated[
-    Literal["start", "now"], Query(alias="from", description="`now`: without the events that were before the snapshot")
+    Literal["start", "now"] | None,
+    Query(
+        alias="from",
+        description="what of the past follows the snapshot. `start`: every kept event, also `status` and `progress` "
+        "of which it shows the outcome; `now`: nothing; not given: `custom`, `log` and whatever else it cannot show",
+    ),
 ]
 
 
@@ -78,13 +86,21 @@ async def delete(task_id: str, parts: Parts, who: Who) -> Response:
 
 
 @router.get("/tasks/{task_id}/result", tags=["tasks"], summary="The result, as the handler returned it")
-async def result(task_id: str, parts: Parts, who: Who) -> Response:
+async def result(
+    task_id: str,
+    parts: Parts,
+    who: Who,
+    if_none_match: Annotated[str | None, Header(description="the ETag of a result that you have")] = None,
+) -> Response:
     """JSON. `204` when the task ended without one, `409` while it has not ended, `410` when it was dropped since."""
     snapshot = await parts.snapshots.fresh(task_id, who.tenant)
+    etag = f'W/"{snapshot.record.version}"'
+    caching = {"Cache-Control": "private, max-age=60", "ETag": etag}
+    if if_none_match is not None and snapshot.record.has_result and matches(if_none_match.encode(), etag.encode()):
+        return Response(status_code=304, headers={**caching, "X-Task-Status": snapshot.record.status})
     status, found = await parts.store.result(task_id)
     if not found:
         return Response(status_code=204, headers={"Cache-Control": "no-store", "X-Task-Status": status})
-    caching = {"Cache-Control": "private, max-age=60", "ETag": f'W/"{snapshot.record.version}"'}
     return _json(found, headers={**caching, "X-Task-Status": status})
 
 
@@ -95,18 +111,19 @@ async def events(
     parts: Parts,
     who: Who,
     last_event_id: Seen = None,
-    after: Annotated[str | None, Query(include_in_schema=False)] = None,
-    start: Start = "start",
+    after: After = None,
+    start: Start = None,
 ) -> Response:
     """`snapshot` first: the whole task now. Then what that cannot show, from the oldest kept: `custom` (own events)
-    and `log`; then everything as it happens, `status` and `progress` too, and `end` with the whole task.
+    and `log` (with `from=start` every kept event); then everything as it happens, `status` and `progress` too, and
+    `end` with the whole task. A `snapshot` comes again where health or stage have changed.
 
     `stopping` and `killed` tell of the signals that a running task is sent, `stalled` where it was when it stalled.
     `Last-Event-ID` resumes exactly after that event; `gap` says that some may be missing. `204`: the end was seen.
     """
     seen = request.headers.get("last-event-id") or last_event_id or after or None
     stream = await open_stream(
-        parts.hub, parts.store, task_id=task_id, tenant=who.tenant, seen=seen, whole=start == "start"
+        parts.hub, parts.store, task_id=task_id, tenant=who.tenant, seen=seen, start=From(start or "")
     )
     return stream or Response(status_code=204, headers={"Cache-Control": "no-store"})
 
@@ -118,19 +135,22 @@ async def many_events(
     who: Who,
     task: Annotated[list[str] | None, Query(description="an id; up to 100 times")] = None,
     last_event_id: Seen = None,
-    start: Start = "start",
+    after: After = None,
+    start: Start = None,
 ) -> Response:
     """The blocks of `/tasks/{task_id}/events`, each with its `task_id`, in the order of time; an `end` for each task.
 
     The stream ends with the last of them. Resume with the same tasks: what happened in the millisecond of the id comes
-    again, so drop what has the `task_id` and `seq` of one that you have. `204`: all ends were seen.
+    again, so drop what has the `task_id` and `seq` of one that you have. A task that is deleted meanwhile is told as
+    `gone`, and the others go on; `404` is for when all are, or when one is not there at the start. `204`: all ends
+    were seen.
     """
     task_ids = task or []
     if not 0 < len(task_ids) <= TASKS_MAX:
         raise Problem("bad-request", f"`task` is given 1 to {TASKS_MAX} times.")
-    seen = request.headers.get("last-event-id") or last_event_id or None
+    seen = request.headers.get("last-event-id") or last_event_id or after or None
     stream = await open_merged(
-        parts.hub, parts.store, task_ids=task_ids, tenant=who.tenant, seen=seen, whole=start == "start"
+        parts.hub, parts.store, task_ids=task_ids, tenant=who.tenant, seen=seen, start=From(start or "")
     )
     return stream or Response(status_code=204, headers={"Cache-Control": "no-store"})
 

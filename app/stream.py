@@ -5,15 +5,20 @@ import random
 import re
 from collections.abc import AsyncGenerator
 
+from app.errors import Problem
 from app.hub import Hub, Watch
 from app.sse import Bell, EventStream
-from app.told import GAP, Block, Place, Told, begin, joined, own_end
+from app.told import GAP, Block, From, Place, Told, begin, joined, own_end
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable, TaskNotFound
+from taskgate.contract.models import position
 from taskgate.contract.states import FINAL
 from taskgate.contract.store import Store
 
 LIFE_S = 3_600.0
 """Then a stream ends and its client resumes, so that streams spread over new processes."""
+
+GONE = (TaskNotFound, Problem)
+"""What reads of a task raise that is not there, or no longer."""
 
 RETRY_MS = (2_000, 4_000)
 _EVENT_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
@@ -24,11 +29,9 @@ def is_event_id(text: str) -> bool:
 
 
 async def open_stream(
-    hub: Hub, store: Store, *, task_id: str, tenant: str, seen: str | None, whole: bool
+    hub: Hub, store: Store, *, task_id: str, tenant: str, seen: str | None, start: From
 ) -> EventStream | None:
     """The stream of a task for a client that has `seen` that event; None: it has seen the end.
-
-    `whole`: a client that has seen nothing gets the kept events that the snapshot does not show.
 
     Raises:
         TaskNotFound: no such task of that tenant.
@@ -36,7 +39,12 @@ async def open_stream(
     """
     snapshot = await hub.snapshots.fresh(task_id, tenant)
     kept = await hub.kept(task_id)
-    known = seen is not None and is_event_id(seen) and await store.has_event(task_id, seen)
+    known = (
+        seen is not None
+        and is_event_id(seen)
+        and not kept.lacks(position(seen))
+        and await store.has_event(task_id, seen)
+    )
     if known and snapshot.record.status in FINAL and seen == kept.last:
         return None
     stream = Stream(
@@ -44,8 +52,9 @@ async def open_stream(
         task_id=task_id,
         tenant=tenant,
         cursor=seen if known else None,
-        start="0-0" if whole or kept.last is None else kept.last,
-        gap=not known and (seen is not None or (whole and kept.since is not None)),
+        start="0-0" if start is not From.NOW or kept.last is None else kept.last,
+        every=start is From.START,
+        gap=not known and (seen is not None or (start is not From.NOW and kept.since is not None)),
     )
     return EventStream(stream, hub.pulse, leaving=lambda: hub.draining)
 
@@ -53,11 +62,19 @@ async def open_stream(
 class Stream:
     """What one client is sent. `cursor`: the last event that it has; None: it starts with a snapshot.
 
-    `start`: which events that one's story begins after; `gap`: it may have missed some.
+    `start`: which events that one's story begins after; `every`: see `begin`; `gap`: it may have missed some.
     """
 
     def __init__(
-        self, hub: Hub, *, task_id: str, tenant: str, cursor: str | None, start: str = "0-0", gap: bool = False
+        self,
+        hub: Hub,
+        *,
+        task_id: str,
+        tenant: str,
+        cursor: str | None,
+        start: str = "0-0",
+        every: bool = False,
+        gap: bool = False,
     ) -> None:
         self.bell = Bell()
         self.closing = self.silent = False
@@ -66,6 +83,7 @@ class Stream:
         self._tenant = tenant
         self._cursor = cursor
         self._start = start
+        self._every = every
         self._gap = gap
 
     async def blocks(self) -> AsyncGenerator[bytes, None]:
@@ -82,7 +100,7 @@ class Stream:
                         data, told = await self._first(watch)
                     else:
                         data, told = await watch.news(told.place)
-                except TaskNotFound:
+                except GONE:
                     return  # purged while it was watched
                 except (StoreUnavailable, OutcomeUnknown):
                     pass  # the next look will tell; the stream itself is well
@@ -101,7 +119,7 @@ class Stream:
 
     async def _first(self, watch: Watch) -> tuple[bytes, Told]:
         """The snapshot, and what the events tell besides. Resuming goes on where both end."""
-        first = begin(await watch.snapshot())
+        first = begin(await watch.snapshot(), every=self._every)
         _, told = await watch.news(first.place._replace(cursor=self._start))
         blocks = [*first.blocks, *told.blocks]
         if told.ended:

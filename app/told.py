@@ -1,6 +1,7 @@
 """What a client is told of one task, by what it has and what there is: pure, so that equal clients share it."""
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import NamedTuple
 
 from app.snapshots import Snapshot
@@ -33,6 +34,17 @@ class Block(NamedTuple):
     event_id: str | None = None
 
 
+class From(StrEnum):
+    """What a client that has seen nothing is told of the past, behind the snapshot."""
+
+    OWN = ""
+    """The kept events that the snapshot does not show."""
+    START = "start"
+    """Every kept event."""
+    NOW = "now"
+    """Nothing."""
+
+
 class Told(NamedTuple):
     blocks: list[Block]
     place: Place
@@ -41,10 +53,10 @@ class Told(NamedTuple):
     """There is more to read, or the task moved on between the two reads."""
 
 
-def begin(snapshot: Snapshot) -> Told:
-    """The state now; its events from the oldest on are to follow."""
+def begin(snapshot: Snapshot, *, every: bool = False) -> Told:
+    """The state now; its events from the oldest on are to follow. `every`: also those of which it is the outcome."""
     record = snapshot.record
-    place = Place("0-0", record.version, record.progress, record.seen_health(), record.seen_stage())
+    place = Place("0-0", 0 if every else record.version, record.progress, record.seen_health(), record.seen_stage())
     return Told([Block("snapshot", with_seq(snapshot))], place)
 
 
@@ -59,7 +71,9 @@ def news(place: Place, snapshot: Snapshot, page: EventPage) -> Told:
     ]
     cursor = known[-1].id if known else place.cursor
     if not whole:
-        stage = snapshot.record.seen_stage() if any(event.name == "status" for event in known) else place.stage
+        stage = snapshot.record.seen_stage()
+        if stage is not None or not any(event.name == "status" for event in known):
+            stage = place.stage  # is told behind the last page
         return Told(blocks, place._replace(cursor=cursor, stage=stage), again=True)
     if snapshot.record.status in FINAL:
         blocks.append(Block("end", with_seq(snapshot), None if cursor == "0-0" else cursor))
@@ -74,8 +88,11 @@ def _between(place: Place, snapshot: Snapshot, *, told: set[str]) -> list[Block]
     record, blocks = snapshot.record, []
     if told.isdisjoint(_IN_THE_SNAPSHOT) and record.progress and record.progress != place.progress:
         blocks.append(Block("progress", _event_data(record.version, record.progress)))
-    moved = place.stage != record.seen_stage() and "status" not in told
-    if place.health != NOT_LOOKED and (moved or place.health != record.seen_health()):
+    stage = record.seen_stage()
+    looked, moved = place.health != NOT_LOOKED, place.stage != stage
+    # A status event says neither stage nor scheduled_at; that there is no stage any more it does say.
+    unsaid = moved and (stage is not None if "status" in told else looked)
+    if unsaid or (looked and place.health != record.seen_health()):
         blocks.append(Block("snapshot", with_seq(snapshot)))
     return blocks
 

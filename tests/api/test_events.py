@@ -188,7 +188,7 @@ async def test_after_a_redrive_the_end_is_an_event_like_others(http: httpx.Async
     await stream.until("status")
     [claimed] = await worker.claim()
     await worker.finish(claimed)
-    events = await stream.all()
+    events = [event for event in await stream.all() if event.event != "snapshot"]
     assert [event.json().get("status") for event in events] == ["queued", "running", "succeeded", "succeeded"]
     whole = await Follower(http, task["id"], {"Last-Event-ID": (await worker.store.events(task["id"]))[0].id}).all()
     assert [event.json()["status"] for event in whole] == ["failed", "queued", "running", "succeeded", "succeeded"]
@@ -244,6 +244,64 @@ async def test_late_subscribers_get_the_whole_story(http: httpx.AsyncClient, wor
         assert stream.names.count("snapshot") == 1
     assert (late.names[0], live.names[0]) == ("snapshot", "snapshot")
     assert (await http.get(f"/tasks/{task_id}/events?from=then")).status_code == 400
+
+
+async def test_the_stage_of_a_retry_is_told_though_no_health_was(http: httpx.AsyncClient, worker: Worker) -> None:
+    task_id, claimed = await eventful(http, worker, count=0)
+    kept = (await worker.store.events(task_id))[0].id
+    streams = [Follower(http, task_id, {}), Follower(http, task_id, {"Last-Event-ID": kept})]
+    await streams[0].until("snapshot")
+    await worker.finish(claimed, "retry", max_attempts=2, retry_delay_ms=60_000, error=b'{"kind":"exception"}')
+    for stream in streams:
+        status = await stream.until("status")
+        assert status.json()["status"] == "retrying"
+
+        async def behind(stream: Follower = stream) -> list[httpx_sse.ServerSentEvent]:
+            return stream.events[stream.names.index("status") + 1 :]
+
+        [snapshot] = await eventually(behind, bool)
+        assert (snapshot.event, snapshot.json()["stage"]) == ("snapshot", "waiting for the next attempt")
+        assert snapshot.json()["scheduled_at"] is not None
+        await stream.hang_up()
+
+
+async def retried(http: httpx.AsyncClient, worker: Worker, events: int = 1) -> str:
+    """A task whose first attempt failed, and whose second succeeded after some events of its own."""
+    task_id, claimed = await eventful(http, worker, count=1)
+    error = b'{"kind":"exception","message":"first"}'
+    await worker.finish(claimed, "retry", max_attempts=2, error=error, retry_delay_ms=1)
+
+    async def due() -> list[Claimed]:
+        await worker.store.promote(0)
+        return await worker.claim()
+
+    [claimed] = await eventually(due, bool)
+    for start in range(0, events, 100):
+        await worker.report(claimed, events=[("custom", b"{}")] * min(100, events - start))
+    await worker.finish(claimed)
+    return task_id
+
+
+async def test_from_the_start_every_kept_event_is_told(http: httpx.AsyncClient, worker: Worker) -> None:
+    """Also those whose outcome the snapshot shows, such as the error of an attempt before."""
+    task_id = await retried(http, worker)
+    kept = await worker.store.events(task_id)
+    for path in (f"/tasks/{task_id}/events?from=start", f"/events?task={task_id}&from=start"):
+        told = await Follower(http, task_id, {}, path=path).all()
+        first, *story, end = [event.event for event in told]
+        assert (first, story, end) == ("snapshot", [event.name for event in kept], "end")
+        assert [event.json()["seq"] for event in told[1:-1]] == [event.seq for event in kept]
+        [retrying] = [event.json() for event in told if event.json().get("status") == "retrying"]
+        assert retrying["error"]["message"] == "first"
+
+
+async def test_from_the_start_of_what_was_trimmed_there_is_one_gap(http: httpx.AsyncClient, worker: Worker) -> None:
+    task_id = await retried(http, worker, 900)
+    for path in (f"/tasks/{task_id}/events?from=start", f"/events?task={task_id}&from=start"):
+        told = Follower(http, task_id, {}, path=path)
+        await told.all()
+        assert told.names[:2] == ["gap", "snapshot"]
+        assert (told.names.count("gap"), told.names[-2:]) == (1, ["status", "end"])
 
 
 async def test_a_fresh_stream_can_be_resumed_from_its_first_block(http: httpx.AsyncClient, worker: Worker) -> None:

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from taskgate.contract.models import Claimed
+from taskgate.contract.store import Store
 from tests.api.conftest import Worker, submit
 
 HEADERS = {"Accept": "text/plain"}
@@ -101,6 +102,24 @@ async def test_nobody_reads_what_is_not_his(http: httpx.AsyncClient) -> None:
     assert (await http.get("/tasks/0/logs")).status_code == 404
     unknown = await http.get("/tasks/01900000-0000-7000-8000-000000000000/logs")
     assert unknown.status_code in (404, 410)
+
+
+async def test_output_that_retention_dropped_is_a_gap_of_the_stream(http: httpx.AsyncClient, worker: Worker) -> None:
+    task_id, task = await printing(http, worker, "a\n")
+    seen = (await worker.store.events(task_id))[0].id
+    await worker.finish(task, result=b'"%s"' % (b"x" * 4000))
+    assert await Store(worker.store._redis, retention_bytes=3000).trim(0) == 1
+    for path, headers in (
+        (f"/tasks/{task_id}/events", {}),
+        (f"/tasks/{task_id}/events", {"Last-Event-ID": seen}),
+        (f"/events?task={task_id}", {}),
+        (f"/events?task={task_id}", {"Last-Event-ID": f"{int(seen.split('-')[0]) - 1}-0"}),
+    ):
+        text = (await http.get(path, headers=headers)).text
+        assert "event: gap" in text, (path, headers)
+        assert "event: log" not in text
+    last = await worker.store.last_event_id(task_id)
+    assert (await http.get(f"/tasks/{task_id}/events", headers={"Last-Event-ID": str(last)})).status_code == 204
 
 
 async def test_output_comes_as_events_of_the_stream_and_resumes_there(http: httpx.AsyncClient, worker: Worker) -> None:

@@ -191,6 +191,30 @@ async def test_tasks_of_others_and_unknown_ones_are_refused_before_the_stream_st
         assert (answer.status_code, answer.headers["content-type"]) == (code, "application/problem+json"), ids
 
 
+async def test_who_resumes_goes_on_with_those_that_are_still_there(http: httpx.AsyncClient, worker: Worker) -> None:
+    done, going = await running(http, worker, 2)
+    ids = [done.id, going.id]
+    stream = Many(http, ids)
+    await worker.finish(done)
+    await stream.until("end")
+    await stream.hang_up()
+    seen = next(event.id for event in reversed(stream.events) if event.id)
+    assert (await http.delete(f"/tasks/{done.id}")).status_code == 204
+
+    again = Many(http, ids, seen)
+    gone = await again.until("gone")
+    assert gone.json()["task_id"] == done.id
+    await worker.finish(going)
+    await again.all()
+    assert (again.names, again.of(done.id)) == (["gone", "status", "end"], ["gone"])
+    assert (await http.get(path_of(ids))).status_code == 404, "to begin with, each must be there"
+    last = next(event.id for event in reversed(again.events) if event.id)
+    assert (await http.get(path_of(ids), headers={"Last-Event-ID": last})).status_code == 204
+    assert (await http.get(path_of(ids, f"&after={last}"))).status_code == 204, "as on the stream of one"
+    await http.delete(f"/tasks/{going.id}")
+    assert (await http.get(path_of(ids), headers={"Last-Event-ID": last})).status_code == 404
+
+
 async def test_another_tenants_tasks_are_not_there(gateway_of: Callable[..., Door], worker: Worker) -> None:
     async with client_of(gateway_of(tenant_header="X-Tenant")) as http:
         ids = {}

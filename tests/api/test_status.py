@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from app.door import Door
@@ -199,6 +200,62 @@ async def test_the_etag_of_a_part_is_another(http: httpx.AsyncClient) -> None:
     for etag, status in ((part, 304), (whole, 200)):
         again = await http.get(url, params={"fields": "status"}, headers={"If-None-Match": etag})
         assert again.status_code == status
+
+
+async def test_what_is_decided_at_the_read_is_in_the_etag(
+    http: httpx.AsyncClient, worker: Worker, redis_client: Any
+) -> None:
+    """`lost` is no write, and so no version: who asks with the ETag of before learns it all the same."""
+    url = f"/tasks/{(await submit(http))['id']}"
+    [claimed] = await worker.claim()
+    reads: list[dict[str, str]] = [{}, {"fields": "health"}]
+    known = [(await http.get(url, params=params, headers=FRESH)).headers["etag"] for params in reads]
+    claimed_ms = int(await redis_client.hget(f"tg:{{0}}:task:{claimed.id}", "started"))
+    await redis_client.hset(f"tg:{{0}}:task:{claimed.id}", "started", claimed_ms - worker.info.lease_ms - 1)
+    for params, etag in zip(reads, known, strict=True):
+        lost = await http.get(url, params=params, headers={"If-None-Match": etag, **FRESH})
+        assert (lost.status_code, lost.json()["health"]) == (200, "lost")
+        again = {"If-None-Match": lost.headers["etag"], **FRESH}
+        assert (await http.get(url, params=params, headers=again)).status_code == 304
+    await worker.beat(claimed)
+    found = await http.get(url, headers={"If-None-Match": 'W/"2-lost"', **FRESH})
+    assert (found.status_code, found.headers["etag"]) == (200, 'W/"2"')
+
+
+async def test_what_a_queued_task_waits_for_is_in_the_etag(
+    http: httpx.AsyncClient, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.estimates.RENEW_S", 0.0)
+    monkeypatch.setattr("app.estimates.OLD_S", 0.0)
+    url = f"/tasks/{(await submit(http))['id']}"
+    room = await http.get(url, headers=FRESH)
+    assert (room.headers["etag"], room.json()["stage"]) == ('W/"1"', "waiting for room to run")
+    worker.info = msgspec.structs.replace(worker.info, types=[])
+    await worker.beat()
+    alone = await http.get(url, headers={"If-None-Match": 'W/"1"', **FRESH})
+    assert (alone.status_code, alone.json()["stage"]) == (200, "waiting for a worker")
+    again = {"If-None-Match": alone.headers["etag"], **FRESH}
+    assert (await http.get(url, headers=again)).status_code == 304
+
+
+async def test_a_result_that_is_known_is_not_read(
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = gateway_of()
+    async with client_of(door) as http:
+        url = f"/tasks/{(await submit(http))['id']}"
+        [claimed] = await worker.claim()
+        await worker.finish(claimed, result=b'"large"')
+        paths = (f"{url}?fields=result", f"{url}/result")
+        known = [(await http.get(path)).headers["etag"] for path in paths]
+
+        async def result(_: str) -> Any:
+            raise AssertionError("the result was read")
+
+        monkeypatch.setattr(door.gateway.store, "result", result)
+        for path, etag in zip(paths, known, strict=True):
+            answer = await http.get(path, headers={"If-None-Match": etag})
+            assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", etag)
 
 
 ODD = [
