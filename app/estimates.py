@@ -12,11 +12,14 @@ from cachetools import LRUCache
 from app.view import Estimate, stored_progress
 from taskgate.contract.errors import TaskgateError
 from taskgate.contract.models import Pace, TaskRecord, WorkerInfo
-from taskgate.contract.states import Status
+from taskgate.contract.states import Health, Status
 from taskgate.contract.store import Store
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+_STANDS_STILL = (Health.LOST, Health.PAUSED)
+"""Of a task that does not run, the time left does not become less."""
 
 RENEW_S, OLD_S = 2.0, 10.0
 """What is known is read again after the one time, and no longer used after the other."""
@@ -36,6 +39,8 @@ class Estimates:
     async def of(self, record: TaskRecord) -> Estimate | None:
         """None: nothing is known, or there is nothing to estimate."""
         if record.status is Status.RUNNING:
+            if record.seen_health() in _STANDS_STILL:
+                return None
             left_ms = left_by_progress_ms(record)
             if left_ms is not None:
                 return Estimate(remaining_ms=left_ms, basis="progress")
@@ -124,20 +129,25 @@ def typical_ms(record: TaskRecord, workers: list[WorkerInfo] | None) -> float | 
 
 
 def start(record: TaskRecord, pace: Pace, workers: list[WorkerInfo]) -> Estimate | None:
-    """By what leaves its queue, else by what its supervisors can run at a time; None where nobody serves it."""
+    """By what leaves its queue, or by what its supervisors can run at a time; None where nobody serves it."""
     serving = [each for each in workers if _serves(each, record)]
     if not serving:
         return None
     turns = (record.position or 0) + 1
     # Lanes and tenants take turns, so others go ahead; but no more than there are.
     ahead = max(turns, min(turns * max(1, pace.lanes) * max(1, pace.tenants), pace.waiting))
+    by_runs, by_rate = None, None
+    usual_ms, slots = typical_ms(record, workers), sum(each.slots.get(record.spec.type, 0) for each in serving)
+    if usual_ms is not None and slots:
+        by_runs = Estimate(starts_in_ms=round(ahead * usual_ms / slots), basis="past_runs")
     rate = pace.leaving_per_s()
     if rate is not None:
-        return Estimate(starts_in_ms=round(ahead * 1000 / rate), basis="drain_rate")
-    usual_ms, slots = typical_ms(record, workers), sum(each.wanted_children for each in serving)
-    if usual_ms is None or not slots:
-        return None
-    return Estimate(starts_in_ms=round(ahead * usual_ms / slots), basis="past_runs")
+        by_rate = Estimate(starts_in_ms=round(ahead * 1000 / rate), basis="drain_rate")
+    if by_runs is None or by_rate is None:
+        return by_rate or by_runs
+    # A rate remembers a pause that is over. Where nothing else runs, no start is later than the runs before it last.
+    alone = pace.lanes <= 1 and all(_does_this_alone(each, record) for each in serving)
+    return min(by_rate, by_runs, key=lambda each: each.starts_in_ms or 0) if alone else by_rate
 
 
 def waits_for(record: TaskRecord, workers: list[WorkerInfo]) -> str:
@@ -149,6 +159,11 @@ def waits_for(record: TaskRecord, workers: list[WorkerInfo]) -> str:
     if ready < sum(each.wanted_children for each in serving):
         return "starting a child"
     return WAITS_FOR_ROOM
+
+
+def _does_this_alone(worker: WorkerInfo, record: TaskRecord) -> bool:
+    """It has no other queue, and is not silent."""
+    return worker.queues == [record.spec.queue] and record.now_ms - worker.beat_ms < worker.lease_ms
 
 
 def _serves(worker: WorkerInfo, record: TaskRecord) -> bool:

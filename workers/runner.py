@@ -225,6 +225,14 @@ class Runner:
         holding.emits = holding.emits or Emits()
         holding.emits.take(one, holding.events, others=(each.emits for each in self.holdings if each.emits))
 
+    def slots(self, task_type: str) -> int:
+        """How many tasks of that type run here at a time; 0: not known, or their processes have to be started first."""
+        handler = self.handlers.get(task_type)
+        if handler is None or handler.fresh_process:
+            return 0
+        pool = self.pools[self.types[task_type].kind]
+        return pool.size * (pool.spec.slots if pool.spec.kind == "async" else 1)
+
     def _learn(self, handlers: Sequence[HandlerInfo]) -> None:
         """Only what there are children for: nothing else may be served."""
         for each in handlers:

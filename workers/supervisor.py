@@ -199,6 +199,7 @@ class Supervisor:
     def describe(self) -> WorkerInfo:
         """What this supervisor says of itself at every beat."""
         runner = self._runner
+        run_ms = runner.ends.run_times.typical_ms()
         return WorkerInfo(
             id=self.id,
             host=socket.gethostname(),
@@ -221,7 +222,8 @@ class Supervisor:
             wanted_children=sum(pool.size for pool in runner.pools.values()),
             guard="ok" if self._guard.alive else "down",
             stale_writes=runner.ends.stale_writes,
-            run_ms=runner.ends.run_times.typical_ms(),
+            run_ms=run_ms,
+            slots={name: slots for name in run_ms if (slots := runner.slots(name))},
             left_behind=dict(sum((pool.left_behind for pool in runner.pools.values()), Counter())),
         )
 

@@ -379,5 +379,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """By task type: how often something of it was found in its process that no task may leave to the next."""
     run_ms: dict[str, int] = {}
     """By task type: how long a successful run usually takes."""
+    slots: dict[str, int] = {}
+    """By task type: how many of it run here at a time; of those whose runs are known and need no start of a process."""
     beat_ms: int = 0
     """When its record was written last, by Redis' clock."""

@@ -1,7 +1,7 @@
 """Estimates: when a task starts, how long it still runs; null where nothing is known."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -15,6 +15,7 @@ from app.view import Estimate
 from taskgate.contract.errors import StoreUnavailable
 from taskgate.contract.models import Pace, TaskRecord, TaskSpec
 from taskgate.contract.states import Status
+from taskgate.contract.store import Store
 from tests.api.conftest import Worker, client_of, submit
 
 FRESH = {"Cache-Control": "no-cache"}
@@ -42,8 +43,9 @@ class Said:
     wanted_children: int = 2
     beat_ms: int = 20_000
     lease_ms: int = 6_000
-    queues: tuple[str, ...] = ("default",)
+    queues: list[str] = field(default_factory=lambda: ["default"])
     children: tuple[dict[str, str], ...] = ()
+    slots: dict[str, int] = field(default_factory=lambda: {"echo": 2})
 
 
 def start(position: int, pace: Pace, *workers: Said) -> Estimate | None:
@@ -100,11 +102,47 @@ def test_without_a_measured_rate_past_runs_do() -> None:
     assert start(3, STILL, Said(["echo:v1"], {})) is None
 
 
+AFTER_A_PAUSE = STILL._replace(since_ms=9_500, per_s=0.7, waiting=10)
+
+
+@pytest.mark.parametrize(
+    ("worker", "pace", "basis"),
+    [
+        (Said(["echo:v1"], {"echo": 1_000}), AFTER_A_PAUSE, "past_runs"),
+        (Said(["echo:v1"], {"echo": 1_000}), AFTER_A_PAUSE._replace(per_s=3.0), "drain_rate"),
+        (Said(["echo:v1"], {"echo": 1_000}), AFTER_A_PAUSE._replace(lanes=2), "drain_rate"),
+        (Said(["echo:v1"], {"echo": 1_000}, queues=["default", "slow"]), AFTER_A_PAUSE, "drain_rate"),
+        (Said(["echo:v1"], {"echo": 1_000}, beat_ms=13_000), AFTER_A_PAUSE, "drain_rate"),  # it is silent
+        (Said(["echo:v1"], {"echo": 1_000}, slots={}), AFTER_A_PAUSE, "drain_rate"),
+    ],
+)
+def test_a_pause_that_is_over_delays_no_start(worker: Said, pace: Pace, basis: str) -> None:
+    found = start(9, pace, worker)
+    assert found is not None
+    assert found.basis == basis
+    assert found.starts_in_ms == 5_000 or basis == "drain_rate"
+
+
+@pytest.mark.parametrize(
+    ("more", "left_ms"),
+    [
+        ({}, 10_000),
+        ({"alive_ms": None}, None),
+        ({"health": "paused"}, None),
+        ({"health": "stalled"}, 10_000),
+    ],
+)
+async def test_what_does_not_run_has_no_time_left(store: Store, more: dict[str, Any], left_ms: int | None) -> None:
+    progress = b'{"current":1,"total":2,"at_ms":20000}'
+    found = await estimates.Estimates(store).of(record(**{"progress": progress, "health": "", "alive_ms": 1, **more}))
+    assert (found and found.remaining_ms) == left_ms
+
+
 def test_where_nobody_serves_it_nothing_is_said() -> None:
     moving = STILL._replace(per_s=5.0)
     assert start(0, moving) is None
     assert start(0, moving, Said(["other:v1"], {})) is None
-    assert start(0, moving, Said(["echo:v1"], {}, queues=("second",))) is None
+    assert start(0, moving, Said(["echo:v1"], {}, queues=["second"])) is None
     assert start(0, moving, Said(["echo:v1"], {}, beat_ms=1_000)) is None
 
 
@@ -112,7 +150,7 @@ async def test_views_carry_them_and_the_etag_does_not(
     gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(estimates, "RENEW_S", 0.0)
-    worker.info = msgspec.structs.replace(worker.info, run_ms={"echo": 60_000})
+    worker.info = msgspec.structs.replace(worker.info, run_ms={"echo": 60_000}, slots={"echo": 1})
     await worker.beat()
     async with client_of(gateway_of()) as http:
         task = await submit(http)

@@ -18,6 +18,7 @@ async def test_what_a_handler_submits_runs_and_reads_like_any_other_task(rig: Ri
 
     async def usual_ms() -> dict[str, int]:
         [supervisor] = await rig.store.workers()
+        assert supervisor.slots.keys() == supervisor.run_ms.keys()
         return supervisor.run_ms
 
     said = await eventually(usual_ms, lambda said: said.keys() == {"parent", "cpu"})
