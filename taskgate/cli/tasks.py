@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taskgate.cli.options import client_for_asyncio
-from taskgate.cli.text import code_of_ends, note, plain, print_json
+from taskgate.cli.text import ExitCode, code_of_ends, note, plain, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,13 @@ def watch(
 
       taskgate watch $A $B $C --json | jq .data.percent
     """
-    if code := code_of_ends(_shown(ctx, task_ids, as_json=as_json)):
+    from taskgate.client import FINAL
+
+    tasks = _shown(ctx, task_ids, as_json=as_json)
+    gone = [task["id"] for task in tasks if task.get("status") not in FINAL]
+    for task_id in gone:
+        note(f"taskgate: {task_id} was deleted before its end was seen")
+    if code := code_of_ends(tasks) or (ExitCode.NOT_FOUND if gone else ExitCode.OK):
         raise typer.Exit(code)
 
 

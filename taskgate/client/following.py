@@ -159,7 +159,7 @@ class Following:
             return event
         if task_id not in self._left or self._doubles.has(event):
             return None
-        if event.name == "end":
+        if event.name in ("end", "gone"):
             self._left.remove(task_id)
         return event
 

@@ -124,7 +124,7 @@ class Stack(TypedDict, total=False):
 
 
 class Event(NamedTuple):
-    """`name`: snapshot, status, progress, log, custom, gap, end, …; more may come.
+    """`name`: snapshot, status, progress, log, custom, gap, gone, end, …; more may come.
 
     `id`: its own or the last before it, where to resume. `task_id`: "" for a gap that may be in any task's events.
     """

@@ -10,11 +10,13 @@ import httpx
 import httpx_sse
 import pytest
 
+from taskgate.contract.ids import new_task_id
 from taskgate.contract.models import Claimed
 from tests.api.chromium import Browser, chromium
 from tests.api.conftest import Served, Worker, submit
 from tests.api.nginx import free_port, nginx
 from tests.api.test_events import client
+from tests.api.test_logs import said
 from tests.conftest import eventually
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
@@ -82,29 +84,48 @@ async def test_the_example_page_shows_bars_resumes_and_ends(serve: Serve, worker
     with nginx(tmp_path / "nginx", port) as url, chromium(folder) as browser:
         async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
             await eventually(lambda: _answers(http), bool)
-        browser.open(f"{url}/watch.html?task={one.id}&task={other.id}")
+        missing = new_task_id()
+        browser.open(f"{url}/watch.html?task={one.id}&task={missing}&task={other.id}&task=..")
         await _shows(browser, "#connection", "connected")
-        await worker.report(one, progress=b'{"current":1,"total":4,"percent":25.0}')
+        for absent in (missing, ".."):
+            await _shows(browser, f'[data-id="{absent}"] .state', "no such task, or no longer")
+        told = b'{"current":1,"total":4,"percent":25.0,"stage":"reading","message":"<b>page</b> 1"}'
+        await worker.report(one, progress=told)
         await _is(browser, _width(one), "25%")
+        await _shows(browser, f'[data-id="{one.id}"] .state', "reading, <b>page</b> 1")
         for number in range(3):
             await worker.report(
                 one, events=[("custom", b'{"name":"step","n":%d,"data":"<i>%d</i>"}' % (number, number))]
             )
         await _shows(browser, f'[data-id="{one.id}"] .says', '"<i>2</i>"')
+        pieces = [said("torn in "), said("two\nand\n"), said("after\n", dropped_bytes=7)]
+        await worker.report(other, logs=pieces)
+        await _shows(browser, f'[data-id="{other.id}"] .says', "after")
 
         assert await served.stop() == 0
         await worker.report(one, events=[("custom", b'{"name":"step","n":3,"data":"meanwhile"}')])
         await _shows(browser, "#connection", "reconnecting")
+        browser.value_of("lastId = 'nobody was given that one'")
         await serve(port=port)
         await _shows(browser, f'[data-id="{one.id}"] .says', "meanwhile")
         await worker.finish(one)
         await _is(browser, _width(one), "100%")
-        await worker.finish(other, "failed", error=b'{"kind":"exception"}')
-        await _shows(browser, f'[data-id="{other.id}"] .state', "failed")
+        await worker.finish(other, "failed", error=b'{"kind":"exception","message":"<b>boom</b>"}')
+        await _shows(browser, f'[data-id="{other.id}"] .state', "failed, exception: <b>boom</b>")
         await _shows(browser, "#connection", "done")
-        said = browser.value_of(f"document.querySelector('[data-id=\"{one.id}\"] .says').textContent").split("\n")
-        assert said == ['"<i>0</i>"', '"<i>1</i>"', '"<i>2</i>"', '"meanwhile"', ""], "each once, and as text"
-        assert browser.value_of("document.querySelectorAll('.says i').length") == 0
+        gap = "… something is missing here …"
+        assert _says(browser, one) == ['"<i>0</i>"', '"<i>1</i>"', '"<i>2</i>"', gap, '"meanwhile"', ""], "each once"
+        lost = "… 7 bytes of its output are missing here …"
+        assert _says(browser, other) == ["torn in two", "and", lost, "after", gap, ""]
+        assert browser.value_of("document.querySelectorAll('.says *, .state *').length") == 0, "text, never HTML"
+
+        browser.open(f"{url}/watch.html")
+        await _shows(browser, "#connection", "add ?task=ID")
+
+
+def _says(browser: Browser, task: Claimed) -> list[str]:
+    found: str = browser.value_of(f"document.querySelector('[data-id=\"{task.id}\"] .says').textContent")
+    return found.split("\n")
 
 
 def _width(task: Claimed) -> str:

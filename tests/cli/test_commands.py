@@ -239,6 +239,14 @@ def test_watch_shows_several_tasks_and_fails_if_one_did(cli: Cli, receiver: Rece
     assert {request.path for request in receiver.requests} == {f"/events?task={TASK_ID}&task={OTHER_ID}&from=now"}
 
 
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_watch_of_one_that_was_deleted_ends_with_the_others(cli: Cli, receiver: Receiver, as_json: list[str]) -> None:
+    other = {**SUCCEEDED, "id": OTHER_ID, "task_id": OTHER_ID}
+    receiver.answers.append(stream(events(("gone", {"task_id": TASK_ID}), ("end", other))))
+    done = cli("watch", TASK_ID, OTHER_ID, *as_json, "--url", receiver.url)
+    assert (done.exit_code, done.stderr) == (6, f"taskgate: {TASK_ID} was deleted before its end was seen\n")
+
+
 def test_more_tasks_than_a_stream_has_room_for_are_watched_on_several(cli: Cli, receiver: Receiver) -> None:
     ids = [f"{TASK_ID[:-3]}{n:03}" for n in range(101)]
     ends = [("end", {**SUCCEEDED, "id": one, "task_id": one}) for one in ids]

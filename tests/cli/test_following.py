@@ -219,6 +219,16 @@ def test_a_gap_of_all_is_told(client: Any, receiver: Receiver) -> None:
         assert [one["id"] for one in client.watch(TASK_ID, OTHER_ID)] == [TASK_ID, OTHER_ID]
 
 
+def test_one_of_several_that_was_deleted_does_not_keep_the_others(client: Any, receiver: Receiver) -> None:
+    gone = event("gone", {"task_id": TASK_ID})
+    end = event("end", {"id": OTHER_ID, "task_id": OTHER_ID, "status": "succeeded", "seq": 9})
+    receiver.answers += [stream(gone + end)] * 2
+    with client:
+        assert [one.name for one in client.events(TASK_ID, OTHER_ID)] == ["gone", "end"]
+        assert [one["id"] for one in client.watch(TASK_ID, OTHER_ID)] == [OTHER_ID]
+    assert len(receiver.requests) == 2
+
+
 @pytest.mark.parametrize("count", [0, 101])
 def test_a_stream_has_room_for_a_hundred(receiver: Receiver, count: int) -> None:
     with Client(receiver.url) as client, pytest.raises(ValueError, match="1 to 100"):
