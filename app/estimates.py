@@ -146,7 +146,7 @@ def start(record: TaskRecord, pace: Pace, workers: list[WorkerInfo]) -> Estimate
     if by_runs is None or by_rate is None:
         return by_rate or by_runs
     # A rate remembers a pause that is over. Where nothing else runs, no start is later than the runs before it last.
-    alone = pace.lanes <= 1 and all(_does_this_alone(each, record) for each in serving)
+    alone = pace.lanes <= 1 and all(each.queues == [record.spec.queue] for each in serving)
     return min(by_rate, by_runs, key=lambda each: each.starts_in_ms or 0) if alone else by_rate
 
 
@@ -159,11 +159,6 @@ def waits_for(record: TaskRecord, workers: list[WorkerInfo]) -> str:
     if ready < sum(each.wanted_children for each in serving):
         return "starting a child"
     return WAITS_FOR_ROOM
-
-
-def _does_this_alone(worker: WorkerInfo, record: TaskRecord) -> bool:
-    """It has no other queue, and is not silent."""
-    return worker.queues == [record.spec.queue] and record.now_ms - worker.beat_ms < worker.lease_ms
 
 
 def _serves(worker: WorkerInfo, record: TaskRecord) -> bool:
