@@ -69,6 +69,8 @@ class AsyncChild:
         self._strays: set[asyncio.Task[Any]] = set()
         self._finishing = False
         self._check: asyncio.TimerHandle | None = None
+        self._undone: set[str] = set()
+        """What was taken back while others ran, and is told when nobody does."""
         self._last: wire.Task | None = None
 
     def start(self) -> None:
@@ -83,7 +85,7 @@ class AsyncChild:
         self._loop.set_task_factory(self._new_task)
         self._loop.add_signal_handler(signal.SIGUSR1, self._on_stop)
         self._loop.add_reader(self._channel, self._receive)
-        self._hygiene = Hygiene(arm=self._arm_signals, restore_streams=self._streams.restore)
+        self._hygiene = Hygiene(arm=self._arm_signals, restore_streams=self._streams.restore_all)
 
     def run(self) -> None:
         """Until told to finish, or the supervisor is gone."""
@@ -142,7 +144,7 @@ class AsyncChild:
         outcome = await self._outcome(run)
         # From here a late stop finds nothing to cancel: the end is being sent.
         self._runs.pop(task.seq, None)
-        self._streams.install()
+        self._undone.update(self._streams.install())
         self._cancel_strays(run)
         if run.calls:
             self._loop.call_later(_CALL_ENDS_S, self._look_for_calls, run)
@@ -200,6 +202,8 @@ class AsyncChild:
         if self._runs:
             return
         kept, undone = self._hygiene.restore()
+        undone += sorted(self._undone.difference(undone))
+        self._undone.clear()
         if self._strays:
             kept.append(f"{len(self._strays)} asyncio tasks that cannot be cancelled")
         if (kept or undone) and self._last is not None:

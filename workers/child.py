@@ -58,6 +58,7 @@ def main() -> None:
         registry = handlers.load(start.spec.handlers)
         child = kind(channel=channel, slot=slot, handlers=registry, spec=start.spec, arm=arm, streams=streams)
         child.start()
+        streams.remember()
     except Exception:  # noqa: BLE001 — whatever the handlers' modules do is told, not guessed from an exit code
         wire.send(channel, wire.StartFailed(traceback.format_exc()))
         sys.exit(1)

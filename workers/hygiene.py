@@ -57,8 +57,10 @@ class Started:
 class Hygiene:
     """Remembers how the child was when it became ready, and brings it back to that."""
 
-    def __init__(self, *, arm: Callable[[], None], restore_streams: Callable[[], bool]) -> None:
-        """`arm` installs the signal handlers that Python's own table does not know."""
+    def __init__(self, *, arm: Callable[[], None], restore_streams: Callable[[], list[str]]) -> None:
+        """`arm` installs the signal handlers that Python's own table does not know. `restore_streams`: says what of
+        streams and loggers it has taken back.
+        """
         self._arm = arm
         self._restore_streams = restore_streams
         self._signals = {number: signal.getsignal(number) for number in _CATCHABLE}
@@ -93,7 +95,8 @@ class Hygiene:
         return LeftBehind(self._left_over(), undone)
 
     def _settings(self) -> Iterator[tuple[str, bool]]:
-        yield "standard streams", self._restore_streams()
+        for name in self._restore_streams():
+            yield name, True
         yield "signal handlers", self._signals_changed()
         yield "signal mask", signal.pthread_sigmask(signal.SIG_SETMASK, self._mask) != self._mask
         yield "timers", any(signal.setitimer(which, 0)[0] for which in _TIMERS)

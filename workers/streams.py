@@ -16,6 +16,7 @@ import structlog
 
 from taskgate.contract import logs
 from workers.frames import LOG, STDERR, STDOUT, frames
+from workers.loggers import Loggers
 from workers.wire import Printed
 
 UNREAD_S = 10.0
@@ -23,6 +24,8 @@ UNREAD_S = 10.0
 _PAUSES_S = 0.0001, 0.002
 _OWN_PIPE = "/proc/self/fd/1"
 _IONBF = 2
+STREAMS, LOGGERS = "standard streams", "loggers"
+"""What handlers have changed, in words."""
 log = structlog.get_logger()
 
 _KNOWN = ("timestamp", "task_id", "task_type", "attempt")
@@ -44,6 +47,7 @@ class Streams:
         self._wrote: set[int] = set()
         self._dropped: Counter[int] = Counter()
         self._ends = [os.dup(number) for number in (1, 2)]
+        self._files = _files()
         # An async child's own opening of the pipe does not wait; that of the programs that it starts does.
         self._pipe = self._ends[0] if self._patient else os.open(_OWN_PIPE, os.O_WRONLY | os.O_NONBLOCK)
         self._unread = select.poll()
@@ -52,22 +56,40 @@ class Streams:
         # A sync task's goes the same way as that of programs which it starts: it stays in order.
         self._out = _text(1, "<stdout>", _write_raw if self._patient else lambda data: self.put(STDOUT, data))
         self._err = _text(2, "<stderr>", lambda data: self.put(STDERR, data))
-        sys.__stdout__, sys.__stderr__ = self._out, self._err  # type: ignore[misc]
-        self.install()
+        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr = self._out, self._err  # type: ignore[misc]
+        self._loggers = Loggers()
         _unbuffer_c()
 
-    def install(self) -> None:
-        sys.stdout, sys.stderr = self._out, self._err
+    def remember(self) -> None:
+        """The loggers are now as every task is to find them."""
+        self._loggers.remember()
 
-    def restore(self) -> bool:
-        """Undo what handlers did to the standard streams; whether they did."""
-        changed = sys.stdout is not self._out or sys.stderr is not self._err
-        self.install()
+    def install(self) -> list[str]:
+        """Undo, for the next task, what handlers did to Python's streams and to all loggers; what that was."""
+        undone = []
+        out, err = self._out, self._err
+        if sys.stdout is not out or sys.stderr is not err or out.__dict__ or err.__dict__:
+            sys.stdout, sys.stderr = out, err
+            out.__dict__.clear()
+            err.__dict__.clear()
+            undone.append(STREAMS)
+        if self._loggers.restore():
+            undone.append(LOGGERS)
+        return undone
+
+    def restore(self) -> list[str]:
+        """The descriptors too: two system calls, which a sync child can afford before every task."""
+        undone = self.install()
+        if _files() == self._files:
+            return undone
         for number, end in zip((1, 2), self._ends, strict=True):
-            if not _same_file(number, end):
-                os.dup2(end, number)
-                changed = True
-        return changed
+            os.dup2(end, number)
+        return undone if STREAMS in undone else [STREAMS, *undone]
+
+    def restore_all(self) -> list[str]:
+        """And single loggers."""
+        undone = self.restore()
+        return [*undone, LOGGERS] if self._loggers.restore_all() and LOGGERS not in undone else undone
 
     def put(self, stream: int, data: bytes | memoryview) -> None:
         """Write for the current task. An async one never waits, its neighbours would too: it drops what has no room."""
@@ -180,12 +202,12 @@ def _write_raw(data: memoryview) -> None:
         data = data[os.write(1, data) :]
 
 
-def _same_file(number: int, end: int) -> bool:
+def _files() -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Which files the two descriptors are; None: one is closed."""
     try:
-        found, wanted = os.fstat(number), os.fstat(end)
+        return os.fstat(1)[1:3], os.fstat(2)[1:3]
     except OSError:
-        return False
-    return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
+        return None
 
 
 def _unbuffer_c() -> None:

@@ -64,7 +64,7 @@ class SyncChild:
         self._helpers = frozenset(descendants_of(self._pid))
         signal.signal(signal.SIGUSR1, self._on_stop)
         self._started = Started()
-        self._hygiene = Hygiene(arm=self._arm_signals, restore_streams=self._streams.restore)
+        self._hygiene = Hygiene(arm=self._arm_signals, restore_streams=self._streams.restore_all)
 
     def run(self) -> None:
         """Until told to finish, or the supervisor is gone."""
@@ -88,13 +88,14 @@ class SyncChild:
         if started_ns >= task.deadline_ns:
             self._send(wire.Refused(task.seq))
             return True
+        if undone := self._streams.restore():
+            self._tell(LeftBehind([], undone))
         self._last = task
         record = self._records[task.record]
         gc_ns, cpu_ns = self._words[GC_NS], time.process_time_ns()
         record.begin(task.seq, started_ns, cpu_ns=cpu_ns, gc_ns=gc_ns)
         self._words[STARTED_NS] = started_ns
         self._words[RUNNING] = task.seq
-        self._streams.install()
         attempt = ChildAttempt(task, record, started_ns=started_ns, send=self._send)
         threads = set(threading.enumerate())
         outcome = self._outcome(task, record, attempt)

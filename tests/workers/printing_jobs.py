@@ -12,6 +12,8 @@ import sys
 import threading
 from typing import Any
 
+import structlog
+
 from taskgate import Attempt, handler
 
 logger = logging.getLogger("jobs")
@@ -101,6 +103,21 @@ def misuses_streams(payload: str) -> None:
             os.dup2(null, 1)
             os.close(2)
             os.close(null)
+        case "basicConfig":
+            logging.basicConfig(force=True, level=50)
+        case "disable":
+            logging.disable(logging.CRITICAL)
+        case "no handlers":
+            logging.getLogger().handlers.clear()
+        case "disabled":
+            logging.getLogger("jobs").disabled = True
+        case "structlog":
+            structlog.configure(processors=[lambda *_: "lost"], wrapper_class=structlog.BoundLogger)
+        case "write":
+            sys.stdout.write = len  # type: ignore[method-assign]
+        case "closed":
+            os.close(1)
+            os.close(2)
         case "redirect":
             with contextlib.redirect_stdout(io.StringIO()) as found:
                 print("kept for itself")
@@ -125,6 +142,21 @@ def leaves_a_printer(payload: str) -> None:
 def garbage(payload: Any) -> None:
     sys.stdout.buffer.write(bytes(range(256)))
     print("\ud800 \x1b[31mred \x00")
+
+
+@handler("async_mutes")
+async def async_mutes(payload: Any) -> None:
+    logging.disable(logging.CRITICAL)
+
+
+@handler("async_logs")
+async def async_logs(payload: Any) -> None:
+    logger.info("heard")
+
+
+@handler("async_waits")
+async def async_waits(payload: Any) -> None:
+    await asyncio.sleep(3600)
 
 
 @handler("async_tells")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.workers.conftest import Watched, until
 from workers import wire
+from workers.slot import StopReason
 
 Child = Callable[..., Watched]
 WORDS = ("printf", "out", "err", "raw", "sh", "end", "WARNING", "jobs:", "")
@@ -111,6 +112,45 @@ async def test_whatever_a_task_does_to_its_streams_the_next_one_is_heard(child: 
         seq = watched.hand("prints")
         await watched.done(seq)
         assert printed(watched, seq).startswith("print\nshell\nerror\nprintf\nraw\nbuffer\n"), how
+
+
+PRINTED = "print\nshell\nerror\nprintf\nraw\nbuffer\nINFO jobs: info 1\nwarning careful n=3 what='a b'\n"
+
+
+async def test_whatever_mutes_a_task_does_not_mute_the_one_right_behind_it(child: Child) -> None:
+    watched = await child(handlers=HANDLERS, slots=2).ready()
+    for how in ("basicConfig", "disable", "no handlers", "write", "closed", "descriptors"):
+        culprit, seq = watched.hand("misuses_streams", how), watched.hand("prints")
+        assert (await watched.done(culprit)).outcome == "succeeded"
+        assert (await watched.done(seq)).outcome == "succeeded", how
+        assert printed(watched, seq).startswith(PRINTED), how
+        wanted = "loggers" if how in ("basicConfig", "disable", "no handlers") else "standard streams"
+        assert watched.of(wire.Unclean)[-1].undone == [wanted], how
+
+
+async def test_what_mutes_single_loggers_is_found_when_the_child_looks(child: Child) -> None:
+    watched = await child(handlers=HANDLERS).ready()
+    for count, how in enumerate(("disabled", "structlog"), 1):
+        await watched.run("misuses_streams", how)
+        await watched.until(lambda: len(watched.of(wire.Unclean)) == count)  # noqa: B023
+        assert watched.of(wire.Unclean)[-1].undone == ["loggers"]
+        seq = watched.hand("prints")
+        await watched.done(seq)
+        assert printed(watched, seq).startswith(PRINTED), how
+
+
+async def test_an_async_task_that_mutes_its_child_is_undone_while_others_run_and_told_afterwards(child: Child) -> None:
+    watched = await child("async", handlers=HANDLERS, slots=4).ready()
+    neighbour = watched.hand("async_waits")
+    await watched.run("async_mutes")
+    seq = watched.hand("async_logs")
+    await watched.done(seq)
+
+    assert printed(watched, seq) == "INFO jobs: heard\n"
+    assert watched.of(wire.Unclean) == []
+    watched.process.soft_stop(neighbour, StopReason.CANCEL)
+    await watched.until(lambda: watched.of(wire.Unclean))
+    assert watched.of(wire.Unclean)[-1].undone == ["loggers"]
 
 
 async def test_all_of_a_flood_arrives_and_the_end_comes_after_it(child: Child) -> None:
