@@ -82,16 +82,18 @@ class Calls:
     def dead_letters(self, queue: str, limit: int) -> Steps[Any]:
         return items_of((yield Send("GET", "/dead-letters", _params(queue=queue, limit=limit))))
 
-    def poll(self, task_id: str, *, version: int | None, hold_s: int, until: float = math.inf) -> Steps[Task | None]:
-        """The task when it has ended, or has moved past `version`, or is as it was `hold_s` later; None: not changed.
+    def poll(
+        self, task_id: str, *, tag: str | None, hold_s: int, until: float = math.inf
+    ) -> Steps[tuple[Task | None, str | None]]:
+        """The task as it ended, or is where `tag` says else, or as it is `hold_s` later; its tag. None: not changed.
 
         Tried again as the client's patience allows, since a read has no second effect.
         """
         params: Params = [("wait", str(hold_s))] if hold_s else []
-        headers = {} if version is None else {"If-None-Match": f'W/"{version}"'}
+        headers = {} if tag is None else {"If-None-Match": tag}
         request = Send("GET", path_of(task_id), params, headers, held_s=hold_s, until=until)
         answer = yield from self.patiently(request)
-        return None if answer.status == 304 else task_of(answer)
+        return None if answer.status == 304 else task_of(answer), answer.headers.get("etag", tag)
 
     def end_of(self, task_id: str, timeout_s: float) -> Steps[Task]:
         """The task once it has ended, by polls that the service holds: a stream could not be left in time."""
@@ -101,8 +103,8 @@ class Calls:
             asked = time.monotonic()
             hold_s = int(max(0.0, min(deadline - asked - _LAST_LOOK_S, LONG_POLL_S)))
             try:
-                task = yield from self.poll(
-                    task_id, version=None, hold_s=hold_s, until=max(deadline, asked + _LAST_LOOK_S)
+                task, _ = yield from self.poll(
+                    task_id, tag=None, hold_s=hold_s, until=max(deadline, asked + _LAST_LOOK_S)
                 )
             except ServiceError as error:
                 assert task is not None

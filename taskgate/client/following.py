@@ -40,6 +40,8 @@ class Following:
         self._last_id = last_event_id
         self._retry_s = 1.0
         self._doubles = Doubles()
+        self._tags: dict[str, str | None] = {}
+        """What the last poll of each said that it is: also what has no version, such as that it is lost."""
 
     def events(self) -> Steps[None]:
         """Tells every Event to the ends of all tasks: none twice that has an id, none left out."""
@@ -105,10 +107,11 @@ class Following:
         while self._left:
             asked = time.monotonic()
             for task_id in list(self._left):
-                version = tasks[task_id].get("version")
+                before = tasks[task_id]
+                tag = _tag(before.get("version"), self._tags.get(task_id))
                 hold_s = int(min(for_s, LONG_POLL_S)) if self._only else 0
-                task = yield from self._calls.poll(task_id, version=version, hold_s=hold_s)
-                if task is None or (version is not None and task.get("version") == version):
+                task, self._tags[task_id] = yield from self._calls.poll(task_id, tag=tag, hold_s=hold_s)
+                if task is None or all(name in before and before[name] == task.get(name) for name in _MOVED):  # type: ignore[literal-required]
                     continue
                 tasks[task_id] = task
                 if task.get("status") in FINAL:
@@ -162,6 +165,16 @@ class Following:
         if event.name in ("end", "gone"):
             self._left.remove(task_id)
         return event
+
+
+_MOVED = ("version", "health", "stage")
+
+
+def _tag(version: int | None, polled: str | None) -> str | None:
+    """Of the version that is known, by a stream perhaps; the whole one where a poll has told that version."""
+    if version is None or (polled or "").startswith((f'W/"{version}"', f'W/"{version}-')):
+        return polled
+    return f'W/"{version}"'
 
 
 class Doubles:

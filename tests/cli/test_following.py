@@ -60,6 +60,17 @@ def test_without_a_stream_it_is_polled(client: Any, receiver: Receiver, refused:
     assert [request.headers.get("if-none-match") for request in receiver.requests[1:]] == [None, 'W/"3"', 'W/"3"']
 
 
+def test_polls_ask_with_the_tag_that_they_got_and_tell_what_has_no_version(client: Any, receiver: Receiver) -> None:
+    lost = answer(200, {**RUNNING, "health": "lost"}, ETag='W/"3-lost"')
+    receiver.answers += [hang_up, answer(200, RUNNING, ETag='W/"3"'), lost, answer(304, ETag='W/"3-lost"')]
+    receiver.answers += [answer(200, ENDED, ETag='W/"9"')]
+    with client:
+        told = [task.get("health") for task in client.watch(TASK_ID)]
+    assert told == [RUNNING.get("health"), "lost", ENDED.get("health")]
+    tags = [request.headers.get("if-none-match") for request in receiver.requests if "wait=" in request.path]
+    assert tags == [None, 'W/"3"', 'W/"3-lost"', 'W/"3-lost"']
+
+
 def test_an_end_whose_last_block_was_lost_is_asked_for(client: Any, receiver: Receiver) -> None:
     told = event("snapshot", {**RUNNING, "seq": 3}) + event("status", {"status": "succeeded", "seq": 9})
     receiver.answers += [stream(told), answer(200, {**ENDED, "result_url": "/r"})]
