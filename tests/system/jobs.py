@@ -121,3 +121,14 @@ def stubborn(payload: dict[str, int], attempt: Attempt) -> None:
             time.sleep(random.random())
         except BaseException:  # noqa: BLE001 - that is what it is for
             continue
+
+
+@handler("steps", retry_base_s=0.01)
+def steps(payload: dict[str, int], attempt: Attempt) -> None:
+    """Ten, of which the first attempt does five."""
+    for n in range(attempt.resume_from or 0, 10):
+        attempt.progress(n, 10)
+        attempt.checkpoint(n)
+        if n == 5 and attempt.number == 1:
+            raise RuntimeError("half way")
+        time.sleep(payload["ms"] / 1000)
