@@ -14,6 +14,8 @@ class Progress(TypedDict, total=False):
     stage: str
     message: str
     age_ms: int | None
+    """When it was read; what an event told says its time instead."""
+    at_ms: int | None
 
 
 class Estimate(TypedDict, total=False):
