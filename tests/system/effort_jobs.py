@@ -168,7 +168,7 @@ def saves(payload: dict[str, Any], attempt: Attempt) -> Any:
     if attempt.number > 1:
         return attempt.resume_from
     path = told(attempt)
-    unfinished = path.with_suffix(".unfinished")
+    unfinished = path.with_name(f"{path.name}.unfinished")
     for n in range(1, 10**9):
         attempt.checkpoint({"n": n, "ballast": "x" * payload.get("bytes", 0)})
         unfinished.write_text(json.dumps([n, os.getpid()]))

@@ -61,7 +61,7 @@ async def loading(rig: Rig, writes: int = 4000) -> None:
         await pipeline.execute()
     rig.server.stop(signal.SIGTERM)
     starting = asyncio.ensure_future(back(rig, "--key-load-delay", "1000"))
-    await eventually(lambda: says_loading(rig), bool)
+    await eventually(lambda: says_loading(rig), bool, within_s=60)
     await starting
     await rig.redis.delete("ballast")
 
