@@ -95,6 +95,7 @@ async def test_no_submission_is_lost_while_it_stops(serve: Serve, worker: Worker
     ]
 
 
+@pytest.mark.full
 async def test_large_bodies_leave_room_for_probes(serve: Serve, worker: Worker) -> None:
     """F04: ten bodies just under the limit at once; a probe never waits long."""
     served = await serve()

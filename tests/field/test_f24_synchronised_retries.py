@@ -31,6 +31,7 @@ def test_no_delay_passes_the_cap_whatever_the_attempt(attempt: int) -> None:
     assert delay_s(attempt, base_s=BASE_S, max_s=0) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("count", "attempts"), [(20, 2), pytest.param(TOGETHER, 6, marks=LONG)])
 async def test_jobs_that_fail_together_do_not_come_back_together(rig: Rig, count: int, attempts: int) -> None:
     rig.settings |= {"TASKGATE_HANDLERS": "tests.field.retrying", "TASKGATE_ASYNC_PROCESSES": "0"}

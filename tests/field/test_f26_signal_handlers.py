@@ -30,6 +30,7 @@ async def result(rig: Rig, task_type: str, payload: str) -> object:
     return (await rig.http.get(f"/tasks/{task_id}/result")).json()
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "change", ["ignored", *(pytest.param(one, marks=pytest.mark.full) for one in ("swallowed", "blocked"))]

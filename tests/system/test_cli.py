@@ -89,6 +89,7 @@ async def test_the_same_idempotency_key_is_the_same_task(service: Rig) -> None:
     assert one.stdout == other.stdout
 
 
+@pytest.mark.full
 async def test_watch_goes_on_when_the_gateway_is_replaced(service: Rig) -> None:
     """Every change once and no gap, over a gateway that was killed and one that drained."""
     task_id = await service.submit("sleeper", {"ms": 60_000})

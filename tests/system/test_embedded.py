@@ -84,6 +84,7 @@ async def test_it_keeps_everything_on_disk_and_evicts_nothing(valkey: Embedded, 
     assert config[b"stream-node-max-bytes"] == b"512"
 
 
+@pytest.mark.full
 async def test_what_it_acknowledged_survives_its_sigkill(valkey: Embedded, guarded: Guarded) -> None:
     victim = pid_of(valkey)
     with redis.Redis.from_url(valkey.url) as client:

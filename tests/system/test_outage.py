@@ -15,6 +15,7 @@ AOF = ("--appendonly", "yes", "--appendfsync", "always")
 LONG = (pytest.mark.full, pytest.mark.timeout(200))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("how", "away_s"),
     [(signal.SIGKILL, 0), pytest.param(signal.SIGKILL, 20, marks=LONG), pytest.param(signal.SIGSTOP, 20, marks=LONG)],

@@ -158,6 +158,7 @@ async def _once_at_work(rig: Rig, supervisor: int) -> list[int]:
     return task_children(supervisor) if at_work(rig, supervisor) else []
 
 
+@pytest.mark.full
 async def test_a_frozen_supervisors_child_stops_before_the_task_runs_elsewhere(rig: Rig) -> None:
     rig.settings["TASKGATE_LEASE_S"] = "1"
     frozen = await rig.worker()

@@ -199,6 +199,7 @@ def test_sigkill_of_up_and_its_guard_leaves_no_process(up: Running) -> None:
     nothing_left(up)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "victims",
     [
