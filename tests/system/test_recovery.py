@@ -148,7 +148,7 @@ async def test_a_killed_supervisor_takes_its_children_with_it_and_loses_nothing(
 
 
 def at_work(rig: Rig, supervisor: int) -> list[int]:
-    """Those of its children that run a handler now, in one of a task's first attempts: backoff makes later ones rare."""
+    """Those of its children that run a handler now, in one of its task's first attempts: later ones are rare."""
     children = set(task_children(supervisor))
     return list({run.pid for run in rig.runs() if run.end is None and run.attempt <= 3 and run.pid in children})
 
