@@ -14,11 +14,11 @@ run: ## the service in the foreground until Ctrl-C
 	@$(IN_ENV) taskgate up
 
 test: ## what needs Python alone
-	@$(IN_ENV) python -m pytest -n 3 -m "not full" $(ARGS)
+	@$(IN_ENV) python -m pytest -n 3 --dist worksteal -m "not full" $(ARGS)
 
 test-all: ## all tests; needs redis-server, nginx, chromium, strace and faketime
 	@tools/need.sh redis-server nginx chromium strace faketime openssl
-	@$(IN_ENV) python -m pytest -n 3 $(ARGS)
+	@$(IN_ENV) python -m pytest -n 3 --dist worksteal $(ARGS)
 
 lint: ## ruff and mypy over everything; each is run, whatever the others find
 	@$(IN_ENV) bash -c 'failed=0; for check in "ruff check ." "ruff format --check ." mypy; do $$check || failed=1; done; exit $$failed'
