@@ -16,7 +16,12 @@ if redis.call("HEXISTS", prefix .. "beats", worker) == 0 then
 end
 
 local EXPIRED_A_CALL = 128 -- the rest is for the next call: no script may run long
-local free = { sync = free_sync, async = free_async, alone = free_alone }
+local TASKS_A_CALL = 2000 -- of each kind, likewise: all of them must fit into one `unpack`, which ends below 8,000
+local free = {
+    sync = math.min(free_sync, TASKS_A_CALL),
+    async = math.min(free_async, TASKS_A_CALL),
+    alone = math.min(free_alone, TASKS_A_CALL),
+}
 local taken, bytes_taken, expired = {}, 0, 0
 local held = {}
 changes, versions = {}, {}
