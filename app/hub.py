@@ -136,7 +136,7 @@ class Hub:
         self._watches: dict[bytes, Watch] = {}
         self._pubsub: redis.client.PubSub | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._subscribing: set[asyncio.Task[None]] = set()
         self._telling = asyncio.Lock()
         self._reads: Group[tuple[str, str], tuple[int, EventPage]] = Group(self._read_news)
         self._keeps: Group[str, Kept] = Group(store.kept_events)
@@ -158,7 +158,7 @@ class Hub:
             watch.bells.add(bell)
         try:
             if watch.users == 1:
-                await self._follow(channel, wanted=True)
+                await asyncio.shield(self._follow(channel, wanted=True))
             yield watch
         finally:
             watch.users -= 1
@@ -168,10 +168,7 @@ class Hub:
                 del self._watches[channel]
                 if not self._watches:
                     self.pulse.remove(self._look_behind)
-                # In a task of its own: here we are mostly being cancelled, since the client has gone.
-                leaving = asyncio.ensure_future(self._follow(channel, wanted=False))
-                self._leaving.add(leaving)
-                leaving.add_done_callback(self._leaving.discard)
+                self._follow(channel, wanted=False)
 
     def drain(self) -> None:
         """End all streams: they see `draining` at once."""
@@ -236,7 +233,14 @@ class Hub:
                     # Also when it confirms a subscription: what happened before, nobody was told of.
                     watch.wake()
 
-    async def _follow(self, channel: bytes, *, wanted: bool) -> None:
+    def _follow(self, channel: bytes, *, wanted: bool) -> asyncio.Task[None]:
+        """In a task of its own: who asks is cancelled when its client goes; a command given up midway cuts all off."""
+        task = asyncio.ensure_future(self._subscribe(channel, wanted=wanted))
+        self._subscribing.add(task)
+        task.add_done_callback(self._subscribing.discard)
+        return task
+
+    async def _subscribe(self, channel: bytes, *, wanted: bool) -> None:
         async with self._telling:
             if self._pubsub is None or (channel in self._watches) is not wanted:
                 return
