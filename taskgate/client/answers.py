@@ -7,19 +7,21 @@ from taskgate.client.errors import Unreachable, refusal
 from taskgate.client.models import LogPage, Task, TaskPage
 from taskgate.client.steps import Answer
 
+Rows = list[dict[str, Any]]
+
 
 def check(answer: Answer) -> None:
     """Raises Refused, or Unreachable when no Taskgate answers so."""
     if 200 <= answer.status < 300:
         return
     if answer.status >= 400:
-        raise refusal(answer.status, _body(answer), retry_after=answer.headers.get("retry-after"))
+        raise refusal(answer.status, json_object(answer.body) or {}, retry_after=answer.headers.get("retry-after"))
     raise Unreachable(f"{answer.url} answers {answer.status}: not Taskgate")
 
 
 def body_of(answer: Answer) -> dict[str, Any]:
     check(answer)
-    body = _body(answer)
+    body = json_object(answer.body)
     if not body:
         raise Unreachable(f"{answer.url} does not answer as Taskgate")
     return body
@@ -29,7 +31,7 @@ def task_of(answer: Answer) -> Task:
     return cast("Task", body_of(answer))
 
 
-def items_of(answer: Answer) -> list[dict[str, Any]]:
+def items_of(answer: Answer) -> Rows:
     return list(body_of(answer).get("items", []))
 
 
@@ -48,10 +50,10 @@ def logs_of(answer: Answer) -> LogPage:
     )
 
 
-def _body(answer: Answer) -> dict[str, Any]:
-    """{} for what is no JSON object, as some proxy's page."""
+def json_object(raw: bytes | str) -> dict[str, Any] | None:
+    """None for what is none, as some proxy's page."""
     try:
-        body = json.loads(answer.body)
+        body = json.loads(raw)
     except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}
+        return None
+    return body if isinstance(body, dict) else None

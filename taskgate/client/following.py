@@ -1,12 +1,11 @@
 """Following tasks to their ends over however many connections, as steps for either driver."""
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Literal, cast
 
-from taskgate.client.answers import check
+from taskgate.client.answers import check, json_object
 from taskgate.client.calls import LONG_POLL_S, Calls, pace_s, path_of
 from taskgate.client.errors import NotFound, ServiceError, Unreachable
 from taskgate.client.models import FINAL, Event, Task
@@ -111,7 +110,7 @@ class Following:
                 tag = _tag(before.get("version"), self._tags.get(task_id))
                 hold_s = int(min(for_s, LONG_POLL_S)) if self._only else 0
                 task, self._tags[task_id] = yield from self._calls.poll(task_id, tag=tag, hold_s=hold_s)
-                if task is None or all(name in before and before[name] == task.get(name) for name in _MOVED):  # type: ignore[literal-required]
+                if task is None or all(name in before and before[name] == task.get(name) for name in _MOVED):
                     continue
                 tasks[task_id] = task
                 if task.get("status") in FINAL:
@@ -150,11 +149,10 @@ class Following:
             self._retry_s = message.retry_ms / 1000
         if not message.data:
             return None
-        try:
-            data = json.loads(message.data)
-            task_id = self._only or data.get("task_id", "")
-        except (ValueError, AttributeError):
-            raise Unreachable("its event stream is not Taskgate's") from None
+        data = json_object(message.data)
+        if data is None:
+            raise Unreachable("its event stream is not Taskgate's")
+        task_id = self._only or data.get("task_id", "")
         self._last_id = message.id or self._last_id
         event = Event(self._last_id, message.event, data, task_id)
         if event.name == "gap" and "seq" not in data:
@@ -167,7 +165,8 @@ class Following:
         return event
 
 
-_MOVED = ("version", "health", "stage")
+_MOVED: Sequence[Literal["version", "health", "stage"]] = ("version", "health", "stage")
+"""A polled task is told when one of these is another than before."""
 
 
 def _tag(version: int | None, polled: str | None) -> str | None:
@@ -216,9 +215,9 @@ _OF_A_STATUS = dict.fromkeys(("stage", "progress", "estimate", "health", "queue_
 
 def after(task: Task, event: Event) -> Task:
     """The task as an event leaves it; `task` itself when that changes nothing, or is older than what is known."""
-    data: dict[str, Any] = {name: value for name, value in event.data.items() if name not in ("seq", "task_id")}
+    data = event.content()
     seq = event.data.get("seq")
-    whole = event.name in ("snapshot", "end")
+    whole = event.name in _WHOLE
     known = task.get("version", -1)
     if isinstance(seq, int) and (seq < known if whole else seq <= known):
         return task

@@ -135,3 +135,7 @@ class Event(NamedTuple):
     name: str
     data: dict[str, Any]
     task_id: str
+
+    def content(self) -> dict[str, Any]:
+        """Its data without what those of every event say: whose it is, and where in its order."""
+        return {name: value for name, value in self.data.items() if name not in ("seq", "task_id")}

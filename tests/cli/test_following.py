@@ -240,6 +240,14 @@ def test_one_of_several_that_was_deleted_does_not_keep_the_others(client: Any, r
     assert len(receiver.requests) == 2
 
 
+@pytest.mark.parametrize("data", ["[]", "1", "hello"])
+@pytest.mark.parametrize("task_ids", [(TASK_ID,), (TASK_ID, OTHER_ID)])
+def test_a_stream_of_another_service_is_told_apart(receiver: Receiver, data: str, task_ids: tuple[str, ...]) -> None:
+    receiver.answers.append(stream(f"event: snapshot\ndata: {data}\n\n"))
+    with Client(receiver.url, patience_s=0) as client, pytest.raises(sdk.Unreachable, match="Taskgate"):
+        list(client.events(*task_ids))
+
+
 @pytest.mark.parametrize("count", [0, 101])
 def test_a_stream_has_room_for_a_hundred(receiver: Receiver, count: int) -> None:
     with Client(receiver.url) as client, pytest.raises(ValueError, match="1 to 100"):
