@@ -10,6 +10,7 @@ import httpx
 import httpx_sse
 
 from taskgate.client import http
+from taskgate.client.answers import Rows
 from taskgate.client.calls import Calls, OnWait, checked
 from taskgate.client.errors import Unreachable
 from taskgate.client.following import Following
@@ -17,7 +18,6 @@ from taskgate.client.models import Event, LogPage, Stack, Task, TaskFilters, Tas
 from taskgate.client.steps import Answer, Message, Open, Pause, Read, Run, Send, Step, Steps, Tell
 
 T = TypeVar("T")
-Rows = list[dict[str, Any]]
 
 
 class AsyncClient:

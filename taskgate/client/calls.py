@@ -5,10 +5,10 @@ import math
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from taskgate.client.answers import body_of, check, items_of, logs_of, task_of, tasks_of
+from taskgate.client.answers import Rows, body_of, check, items_of, logs_of, task_of, tasks_of
 from taskgate.client.errors import NotFound, ServiceError, StillRunning, Unsendable, not_succeeded
 from taskgate.client.models import FINAL, LogPage, Stack, Task, TaskFilters, TaskOptions, TaskPage
 from taskgate.client.patience import Patience, may_pass
@@ -76,42 +76,34 @@ class Calls:
         params += [(f"metadata.{name}", value) for name, value in metadata.items()]
         return tasks_of((yield Send("GET", "/tasks", params)))
 
-    def workers(self) -> Steps[Any]:
+    def workers(self) -> Steps[Rows]:
         return items_of((yield Send("GET", "/workers")))
 
-    def dead_letters(self, queue: str, limit: int) -> Steps[Any]:
-        return items_of((yield Send("GET", "/dead-letters", _params(queue=queue, limit=limit))))
+    def dead_letters(self, queue: str, limit: int) -> Steps[Sequence[Task]]:
+        return tasks_of((yield Send("GET", "/dead-letters", _params(queue=queue, limit=limit)))).items
 
-    def poll(
-        self, task_id: str, *, tag: str | None, hold_s: int, until: float = math.inf
-    ) -> Steps[tuple[Task | None, str | None]]:
+    def poll(self, task_id: str, *, tag: str | None, hold_s: int) -> Steps[tuple[Task | None, str | None]]:
         """The task as it ended, or is where `tag` says else, or as it is `hold_s` later; its tag. None: not changed.
 
         Tried again as the client's patience allows, since a read has no second effect.
         """
-        params: Params = [("wait", str(hold_s))] if hold_s else []
-        headers = {} if tag is None else {"If-None-Match": tag}
-        request = Send("GET", path_of(task_id), params, headers, held_s=hold_s, until=until)
-        answer = yield from self.patiently(request)
+        answer = yield from self.patiently(_look(task_id, hold_s, tag=tag))
         return None if answer.status == 304 else task_of(answer), answer.headers.get("etag", tag)
 
     def end_of(self, task_id: str, timeout_s: float) -> Steps[Task]:
         """The task once it has ended, by polls that the service holds: a stream could not be left in time."""
         deadline = time.monotonic() + timeout_s
-        task: Task | None = {"id": task_id}
+        task: Task = {"id": task_id}
         while True:
             asked = time.monotonic()
             hold_s = int(max(0.0, min(deadline - asked - _LAST_LOOK_S, LONG_POLL_S)))
+            request = _look(task_id, hold_s, until=max(deadline, asked + _LAST_LOOK_S))
             try:
-                task, _ = yield from self.poll(
-                    task_id, tag=None, hold_s=hold_s, until=max(deadline, asked + _LAST_LOOK_S)
-                )
+                task = task_of((yield from self.patiently(request)))
             except ServiceError as error:
-                assert task is not None
                 if may_pass(error) and time.monotonic() >= deadline:
                     raise StillRunning(task, error) from error
                 raise
-            assert task is not None
             if task.get("status") in FINAL:
                 return task
             if time.monotonic() >= deadline:
@@ -157,6 +149,13 @@ def path_of(task_id: str, *more: str) -> str:
             404, {"type": "/problems/not-found", "title": "Not found", "detail": f"{task_id!r} is no task id."}
         )
     return "/".join(("/tasks", task_id, *more))
+
+
+def _look(task_id: str, hold_s: int, *, tag: str | None = None, until: float = math.inf) -> Send:
+    """A read that the service may hold for `hold_s` until the task has ended, or is not where `tag` says."""
+    params = _params(wait=hold_s or None)
+    headers = {} if tag is None else {"If-None-Match": tag}
+    return Send("GET", path_of(task_id), params, headers, held_s=hold_s, until=until)
 
 
 def _params(**given: str | int | None) -> Params:

@@ -50,7 +50,7 @@ class Refused(ServiceError):
         self.status = status
         self.problem = dict(problem)
         self.title = str(problem.get("title") or "refused")
-        self.slug = str(problem.get("type", "")).rpartition("/")[2] or self.title
+        self.slug = _slug(problem) or self.title
         self.detail = str(problem.get("detail") or "")
         self.errors = [
             (str(one.get("pointer", "")), str(one.get("detail", "")))
@@ -163,13 +163,16 @@ _BY_END: dict[str, type[NotSucceeded]] = {"failed": TaskFailed, "canceled": Task
 
 def refusal(status: int, problem: Mapping[str, Any], *, retry_after: str | None = None) -> Refused:
     """The error of an answer; by its problem type, since that says more than the code."""
-    slug = str(problem.get("type", "")).rpartition("/")[2]
-    kind = _BY_SLUG.get(slug) or _BY_STATUS.get(status, Refused)
+    kind = _BY_SLUG.get(_slug(problem)) or _BY_STATUS.get(status, Refused)
     return kind(status, problem, retry_after=retry_after)
 
 
 def not_succeeded(task: Task) -> NotSucceeded:
     return _BY_END.get(task.get("status", ""), NotSucceeded)(task)
+
+
+def _slug(problem: Mapping[str, Any]) -> str:
+    return str(problem.get("type", "")).rpartition("/")[2]
 
 
 def _seconds(header: str | None) -> float | None:
