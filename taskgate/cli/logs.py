@@ -30,7 +30,7 @@ def logs(
 
       taskgate logs ID --json | jq -r 'select(.stream == "stderr").text'
     """
-    show = _as_json if as_json else _as_text
+    show = print_json if as_json else _print_text
     last = ""
     for entry in _kept(ctx.obj, task_id):
         show(entry)
@@ -55,17 +55,12 @@ def _kept(client: "Client", task_id: str) -> Iterator[dict[str, Any]]:
 def _coming(client: "Client", task_id: str, last: str) -> Iterator[dict[str, Any]]:
     for event in client.events(task_id, last_event_id=last):
         if event.name == "log":
-            entry = {name: value for name, value in event.data.items() if name not in ("seq", "task_id")}
-            yield {"id": event.id, **entry}
+            yield {"id": event.id, **event.content()}
         elif event.name == "gap":
             note("taskgate: some of its output may be missing here")
 
 
-def _as_json(entry: dict[str, Any]) -> None:
-    print_json(entry)
-
-
-def _as_text(entry: dict[str, Any]) -> None:
+def _print_text(entry: dict[str, Any]) -> None:
     """As it was printed, but for what could steer a terminal."""
     if lost := entry.get("dropped_bytes"):
         note(f"taskgate: {lost} bytes of its output are missing here")

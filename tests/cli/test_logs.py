@@ -85,5 +85,5 @@ def test_a_terminal_is_not_steered(cli: Cli, receiver: Receiver, monkeypatch: py
 
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
-    logs._as_text(entry(1, "a\x1b[2J\tb\x9b1m\r\nc\n"))
+    logs._print_text(entry(1, "a\x1b[2J\tb\x9b1m\r\nc\n"))
     assert terminal.shown == "a [2J\tb 1m \nc\n"
