@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 from cachetools import LRUCache
 
+from app.shared import shared
 from app.view import Estimate, stored_progress
 from taskgate.contract.errors import TaskgateError
 from taskgate.contract.models import Pace, TaskRecord, WorkerInfo
@@ -24,7 +25,6 @@ _STANDS_STILL = (Health.LOST, Health.PAUSED)
 RENEW_S, OLD_S = 2.0, 10.0
 """What is known is read again after the one time, and no longer used after the other."""
 
-
 WAITS_FOR_ROOM = "waiting for room to run"
 
 
@@ -33,7 +33,7 @@ class Estimates:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._paces: _Known[tuple[int, str, str], Pace] = _Known(lambda key: store.pace(key[0], key[1], key[2]))
+        self._paces: _Known[tuple[int, str, str], Pace] = _Known(lambda key: store.pace(*key))
         self._workers: _Known[None, list[WorkerInfo]] = _Known(lambda _: store.workers())
 
     async def of(self, record: TaskRecord) -> Estimate | None:
@@ -66,7 +66,7 @@ class _Known(Generic[K, V]):
     def __init__(self, read: Callable[[K], Awaitable[V]]) -> None:
         self._read = read
         self._values: LRUCache[K, tuple[float, V]] = LRUCache(1024)
-        self._reading: dict[K, asyncio.Task[None]] = {}
+        self._reading: dict[K, asyncio.Task[V | None]] = {}
         self._tried: LRUCache[K, float] = LRUCache(1024)
 
     async def __call__(self, key: K) -> V | None:
@@ -75,27 +75,26 @@ class _Known(Generic[K, V]):
         if now - at > RENEW_S:
             reading = self._renew(key, now)
             if now - at > OLD_S:
-                if reading is not None:
-                    await asyncio.shield(reading)
-                return self._values[key][1] if key in self._values and self._values[key][0] > at else None
+                return None if reading is None else await asyncio.shield(reading)
         return value
 
-    def _renew(self, key: K, now: float) -> asyncio.Task[None] | None:
+    def _renew(self, key: K, now: float) -> asyncio.Task[V | None] | None:
         """The read under way; None where one has just failed."""
         reading = self._reading.get(key)
         if reading is None and now - self._tried.get(key, float("-inf")) > RENEW_S:
             self._tried[key] = now
-            reading = self._reading[key] = asyncio.ensure_future(self._keep(key, now))
-            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+            reading = self._reading[key] = shared(self._keep(key, now))
         return reading
 
-    async def _keep(self, key: K, now: float) -> None:
+    async def _keep(self, key: K, now: float) -> V | None:
         try:
-            self._values[key] = now, await self._read(key)
+            value = await self._read(key)
         except TaskgateError:
-            pass  # Redis is away: there is no estimate, and that is all
+            return None  # Redis is away: there is no estimate, and that is all
         finally:
             del self._reading[key]
+        self._values[key] = now, value
+        return value
 
 
 def left_by_progress_ms(record: TaskRecord) -> int | None:

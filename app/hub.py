@@ -10,7 +10,8 @@ import redis.asyncio as redis
 import structlog
 from redis.exceptions import RedisError
 
-from app.snapshots import Snapshot, Snapshots, shared
+from app.shared import shared
+from app.snapshots import Snapshot, Snapshots
 from app.sse import Bell, Pulse
 from app.told import GAP, Block, Place, Told, begin, joined, news, own_end
 from taskgate.contract import keys

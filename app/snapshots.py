@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
 
 from cachetools import LRUCache
 
 from app.errors import Problem
 from app.estimates import WAITS_FOR_ROOM, Estimates
 from app.reply import JSON, Headers, length
+from app.shared import shared
 from app.view import Estimate, poll_after_ms, task_json
 from taskgate.contract import ids, keys
 from taskgate.contract.errors import TaskNotFound
@@ -17,8 +17,6 @@ from taskgate.contract.group import Group
 from taskgate.contract.models import TaskRecord
 from taskgate.contract.states import FINAL, Health, Status
 from taskgate.contract.store import Store
-
-T = TypeVar("T")
 
 CACHE_BYTES = 64 * 1024**2
 _ENTRY_BYTES = 3_000
@@ -155,13 +153,6 @@ class Snapshots:
         self._called_at = now
         channel = keys.notices(self._store.partition_of(task_id))
         self._call = shared(self._store.notify(channel, "look"))
-
-
-def shared(reading: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """A call that several await, or nobody, and that goes on when all of them have gone."""
-    task = asyncio.ensure_future(reading)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return task
 
 
 def _reader(store: Store) -> Callable[[Sequence[str]], Awaitable[Sequence[TaskRecord | None]]]:

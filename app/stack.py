@@ -9,7 +9,8 @@ import structlog
 
 from app.errors import Problem
 from app.hub import Hub
-from app.snapshots import Snapshot, shared
+from app.shared import shared
+from app.snapshots import Snapshot
 from app.view import at, encode
 from taskgate.contract import keys, stacks
 from taskgate.contract.stacks import StackAnswer, Thread

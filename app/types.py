@@ -9,6 +9,7 @@ import structlog
 
 from app.envelope import invalid, pointer
 from app.errors import Fault, Problem
+from app.shared import shared
 from taskgate.contract.models import TypeInfo
 from taskgate.contract.store import Store
 
@@ -69,14 +70,12 @@ class TypeRegistry:
 
     def _refresh_soon(self) -> asyncio.Task[None]:
         if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read())
+            self._reading = shared(self._read())  # what fails in the background is tried again by the next call
             self._reading.add_done_callback(self._read_done)
         return self._reading
 
-    def _read_done(self, task: asyncio.Task[None]) -> None:
+    def _read_done(self, _: asyncio.Task[None]) -> None:
         self._reading = None
-        if not task.cancelled():
-            task.exception()  # whoever awaits it gets it; a refresh in the background is tried again by the next call
 
     async def _read(self) -> None:
         started = time.monotonic()
