@@ -75,15 +75,15 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], hold: Hold) -
     try:
         waiting = next(reading)
     except StopIteration as there:
-        message: Message = there.value  # nearly always: no timer is needed for what has already arrived
-        if message["type"] == "http.request" and not message.get("more_body"):
-            body: bytes = message.get("body", b"")
-            _check(len(body), hold.limit)
-            hold.grow(len(body))
-            return body if b"content-encoding" not in headers else _decoded(body, headers, hold)
+        message: Message = there.value
     else:
         message = await _within(_resumed(reading, waiting))
-    body = await _within(_join(message, receive, hold))
+    if message["type"] == "http.request" and not message.get("more_body"):
+        body: bytes = message.get("body", b"")  # nearly always: no timer is needed for what has already arrived
+        _check(len(body), hold.limit)
+        hold.grow(len(body))
+    else:
+        body = await _within(_join(message, receive, hold))
     return body if b"content-encoding" not in headers else _decoded(body, headers, hold)
 
 

@@ -99,10 +99,7 @@ class Door:
                 return await self.gateway.submit(body, caller, headers, receive)
             finally:
                 hold.end()
-        if path.startswith("/tasks/") and "/" not in (task_id := path[7:]):
-            if method == "DELETE":
-                await self._pass_on(scope, caller, headers, receive, send)
-                return None
+        if path.startswith("/tasks/") and "/" not in (task_id := path[7:]) and method != "DELETE":
             if method not in _READS:
                 raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD, DELETE"})
             return await self.gateway.status(task_id, caller, headers, scope["query_string"], receive)
