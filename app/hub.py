@@ -224,15 +224,13 @@ class Hub:
                 silent = message is None
                 if message is None:
                     await pubsub.ping()
-                elif message["channel"] == self.mailbox.encode():
-                    if message["type"] == "message":
-                        self.on_mail(message["data"])
-                elif message["channel"] in self._deletions:
-                    if message["type"] == "message":
-                        self.snapshots.drop(message["data"].decode())
                 elif (watch := self._watches.get(message["channel"])) is not None:
                     # Also when it confirms a subscription: what happened before, nobody was told of.
                     watch.wake()
+                elif message["type"] == "message" and message["channel"] in self._deletions:
+                    self.snapshots.drop(message["data"].decode())
+                elif message["type"] == "message" and message["channel"] == self.mailbox.encode():
+                    self.on_mail(message["data"])
 
     def _follow(self, channel: bytes, *, wanted: bool) -> asyncio.Task[None]:
         """In a task of its own: who asks is cancelled when its client goes; a command given up midway cuts all off."""
