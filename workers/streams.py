@@ -87,15 +87,24 @@ class Streams:
         return undone if STREAMS in undone else [STREAMS, *undone]
 
     def restore_all(self) -> list[str]:
-        """And single loggers."""
-        undone = self.restore()
-        return [*undone, LOGGERS] if self._loggers.restore_all() and LOGGERS not in undone else undone
+        """And what costs more to look at: whether writing waits for room, and single loggers."""
+        undone = set(self.restore())
+        for end in self._ends:
+            if not os.get_blocking(end):
+                os.set_blocking(end, True)
+                undone.add(STREAMS)
+        if self._loggers.restore_all():
+            undone.add(LOGGERS)
+        return [name for name in (STREAMS, LOGGERS) if name in undone]
 
     def put(self, stream: int, data: bytes | memoryview) -> None:
         """Write for the current task. An async one never waits, its neighbours would too: it drops what has no room."""
         seq = self.current()
-        if not self._patient:
-            self._wrote.add(seq)
+        if self._patient:
+            for frame, _ in frames(self._mark, stream, seq, data):
+                _write(self._pipe, frame)
+            return
+        self._wrote.add(seq)
         for frame, size in frames(self._mark, stream, seq, data):
             try:
                 os.write(self._pipe, frame)
@@ -199,7 +208,18 @@ def _text(number: int, name: str, write: Callable[[memoryview], None]) -> _Text:
 
 def _write_raw(data: memoryview) -> None:
     while data:
-        data = data[os.write(1, data) :]
+        data = data[_write(1, data) :]
+
+
+def _write(number: int, data: bytes | memoryview) -> int:
+    """Also where it must be waited for: whoever inherits our pipes may set them not to, for us as well."""
+    while True:
+        try:
+            return os.write(number, data)
+        except BlockingIOError:
+            room = select.poll()
+            room.register(number, select.POLLOUT)
+            room.poll()
 
 
 def _files() -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -118,6 +118,9 @@ def misuses_streams(payload: str) -> None:
         case "closed":
             os.close(1)
             os.close(2)
+        case "nonblocking":  # as ssh and node do it to what they inherit
+            os.set_blocking(1, False)
+            os.set_blocking(2, False)
         case "redirect":
             with contextlib.redirect_stdout(io.StringIO()) as found:
                 print("kept for itself")
@@ -131,6 +134,20 @@ def floods(payload: int, attempt: Attempt) -> None:
     rest = " " + "x" * 1013
     for n in range(payload << 10):
         print(f"{n:09}{rest}")
+
+
+@handler("floods_both")
+def floods_both(payload: int) -> None:
+    """So many MiB on each stream."""
+    for _ in range(payload << 8):
+        print("x" * 4096, end="")
+        print("x" * 4096, end="", file=sys.stderr)
+
+
+@handler("a_program_floods")
+def a_program_floods(payload: int) -> None:
+    """By one that knows no other way than to wait."""
+    subprocess.run([sys.executable, "-c", f"import os; os.write(1, b'x' * ({payload} << 20))"], check=True)
 
 
 @handler("leaves_a_printer")
