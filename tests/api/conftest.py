@@ -161,8 +161,12 @@ class Served:
         return self
 
     @property
+    def port(self) -> int:
+        return int(self._port_file.read_text())
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port_file.read_text().strip()}"
+        return f"http://127.0.0.1:{self.port}"
 
     async def ended(self, within_s: float = 10) -> int:
         """Its exit code, once it has one."""

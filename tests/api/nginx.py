@@ -1,12 +1,12 @@
 """nginx before a gateway: compressing and buffering as it does by itself, with the example page beside the API."""
 
 import contextlib
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.api.conftest import ROOT
+from tests.processes import free_port
 
 PAGE = ROOT / "docs" / "examples" / "watch.html"
 _CONFIG = """
@@ -38,8 +38,3 @@ def nginx(folder: Path, gateway_port: int) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

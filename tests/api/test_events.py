@@ -424,7 +424,7 @@ async def test_a_client_that_does_not_read_does_not_hold_the_stop(serve: Serve, 
     served = await serve(grace_s=8)
     async with client(served) as http:
         task_id, claimed = await eventful(http, worker, count=0)
-        port = int(served.url.rsplit(":", 1)[1])
+        port = served.port
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         writer.write(f"GET /tasks/{task_id}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await writer.drain()

@@ -122,7 +122,7 @@ async def test_large_bodies_leave_room_for_probes(serve: Serve, worker: Worker) 
 async def test_an_endless_chunked_body_is_answered_and_cut(serve: Serve) -> None:
     """F04 on the wire: 413 once the limit is passed, then the connection ends."""
     served = await serve(max_body_bytes=100_000)
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rsplit(":", 1)[1]))
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(
         b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     )

@@ -14,10 +14,11 @@ from taskgate.contract.ids import new_task_id
 from taskgate.contract.models import Claimed
 from tests.api.chromium import Browser, chromium
 from tests.api.conftest import Served, Worker, submit
-from tests.api.nginx import free_port, nginx
+from tests.api.nginx import nginx
 from tests.api.test_events import client
 from tests.api.test_logs import said
 from tests.conftest import eventually
+from tests.processes import free_port
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 Serve = Callable[..., Awaitable[Served]]
@@ -30,17 +31,13 @@ async def running(served: Served, worker: Worker, count: int) -> list[Claimed]:
     return await worker.claim(count)
 
 
-def port_of(served: Served) -> int:
-    return int(served.url.rsplit(":", 1)[1])
-
-
 async def test_events_pass_nginx_at_once_though_it_compresses_and_buffers(
     serve: Serve, worker: Worker, tmp_path: Path
 ) -> None:
     served = await serve()
     [task] = await running(served, worker, 1)
     ages: list[float] = []
-    with nginx(tmp_path / "nginx", port_of(served)) as url:
+    with nginx(tmp_path / "nginx", served.port) as url:
         headers = {"Accept-Encoding": "gzip"}
         async with httpx.AsyncClient(base_url=url, timeout=20, headers=headers, trust_env=False) as http:
             await eventually(lambda: _answers(http), bool)

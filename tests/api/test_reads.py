@@ -95,7 +95,7 @@ async def test_a_thousand_clients_of_each_of_two_gateways_do_too(
     serve: Callable[..., Awaitable[Served]], worker: Worker, redis_client: Redis
 ) -> None:
     gateways = [await serve(), await serve()]
-    ports = [int(each.url.rpartition(":")[2]) for each in gateways]
+    ports = [each.port for each in gateways]
     async with httpx.AsyncClient(base_url=gateways[0].url) as http:
         paths = [f"/tasks/{(await submit(http))['id']}" for _ in range(10)]
     assert len(await worker.claim(10)) == 10

@@ -1,7 +1,6 @@
 """Open streams that nobody reads any more, or that the gateway must end: nothing of them is left, and nobody waits."""
 
 import asyncio
-import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,6 +17,7 @@ from tests.api.conftest import Served, Worker, client_of, submit
 from tests.api.sse_client import Connected, Resuming
 from tests.api.test_events import client
 from tests.conftest import Server, eventually
+from tests.processes import open_files
 
 Serve = Callable[..., Awaitable[Served]]
 FAST = "from app.sse import EventStream, Pulse; EventStream.ping_s = 0.2; EventStream.send_s = 0.5; Pulse.every_s = 0.1"
@@ -37,10 +37,6 @@ async def running(served: Served, worker: Worker) -> Claimed:
         await submit(http)
     [claimed] = await worker.claim()
     return claimed
-
-
-def files_of(served: Served) -> int:
-    return len(os.listdir(f"/proc/{served.process.pid}/fd"))  # noqa: PTH208 - nothing of each is wanted
 
 
 async def subscriptions(redis_client: Redis) -> int:
@@ -78,7 +74,7 @@ async def test_clients_that_connect_and_reset_leave_nothing(
     await asyncio.gather(*map(connect_and_reset, range(count)))
 
     async def left() -> tuple[bool, int]:
-        return files_of(served) <= before + 17, await subscriptions(redis_client)
+        return open_files(served.process.pid) <= before + 17, await subscriptions(redis_client)
 
     assert await eventually(left, lambda found: found == (True, idle), within_s=30)
     async with client(served) as http:
@@ -87,9 +83,9 @@ async def test_clients_that_connect_and_reset_leave_nothing(
 
 async def _settled(served: Served) -> int:
     """Files when they have stayed as many for a moment."""
-    before = files_of(served)
+    before = open_files(served.process.pid)
     await asyncio.sleep(0.3)
-    return before if files_of(served) == before else 0
+    return before if open_files(served.process.pid) == before else 0
 
 
 async def test_streams_whose_clients_have_gone_leave_no_task_watch_or_timer(
@@ -172,7 +168,7 @@ async def test_a_client_that_stops_reading_is_let_go_and_holds_up_nobody(
     served = await hasty.started()
     task = await running(served, worker)
     path = f"/tasks/{task.id}/events"
-    small_buffer.connect(("127.0.0.1", int(served.url.rsplit(":", 1)[1])))
+    small_buffer.connect(("127.0.0.1", served.port))
     reading = Resuming(served.url, path)
     connected = await opened(reading)
     small_buffer.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -211,7 +207,7 @@ async def test_a_stop_ends_every_stream_cleanly_whoever_does_not_read(
     served = await serve(grace_s=20)
     tasks = [await running(served, worker) for _ in range(10)]
     streams = [Resuming(served.url, f"/tasks/{tasks[n % 10].id}/events") for n in range(count)]
-    stuck = socket.create_connection(("127.0.0.1", int(served.url.rsplit(":", 1)[1])))
+    stuck = socket.create_connection(("127.0.0.1", served.port))
     stuck.sendall(f"GET /tasks/{tasks[0].id}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     connections = await asyncio.gather(*map(opened, streams))
     clients = [one for one in await redis_client.client_list() if one["name"].startswith("taskgate-gateway")]

@@ -73,7 +73,7 @@ class Connections:
     """Opens connections, and closes them at the end."""
 
     def __init__(self, served: Served) -> None:
-        self._port = int(served.url.rpartition(":")[2])
+        self._port = served.port
         self._opened: list[Wire] = []
 
     async def __call__(self) -> Wire:

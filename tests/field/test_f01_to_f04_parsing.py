@@ -5,12 +5,12 @@ What the door refuses is told case by case in tests/api/test_submit.py; here is 
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskgate.contract.limits import MAX_DEPTH
+from tests.processes import resident_bytes
 from tests.system.rig import Rig
 
 pytestmark = pytest.mark.full
@@ -101,7 +101,3 @@ async def test_f04_endless_bodies_of_many_are_all_cut(rig: Rig) -> None:
     assert {line[:13] for line in await everyone} == {b"HTTP/1.1 413 "}
     assert resident_bytes(gateway.pid) - before < (CLIENTS * 4 + 64) * 1024**2
     assert (await rig.ended(await rig.submit("back", 1)))["status"] == "succeeded"
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096

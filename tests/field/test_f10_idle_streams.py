@@ -1,13 +1,13 @@
 """F10: streams of a silent job have their headers at once and a heartbeat, and what resets them leaves nothing."""
 
 import asyncio
-import os
 import time
 
 import pytest
 
 from tests.api.sse_client import Resuming
 from tests.conftest import eventually
+from tests.processes import open_files
 from tests.system.rig import Rig
 
 HEARTBEAT_S = 15
@@ -25,7 +25,7 @@ async def test_f10_heartbeats_and_five_hundred_resets_on_a_silent_job(rig: Rig) 
 
     async def usage() -> tuple[int, int]:
         clients = [one for one in await rig.redis.client_list() if one["name"].startswith("taskgate-gateway")]
-        return len(os.listdir(f"/proc/{gateway.pid}/fd")), sum(int(one["sub"]) for one in clients)  # noqa: PTH208
+        return open_files(gateway.pid), sum(int(one["sub"]) for one in clients)
 
     await rig.task(task_id)
     files, subscriptions = await usage()

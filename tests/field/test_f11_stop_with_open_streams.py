@@ -9,7 +9,8 @@ import pytest
 
 from tests.api.sse_client import Connected, Resuming
 from tests.conftest import eventually
-from tests.system.rig import Rig, free_port
+from tests.processes import free_port
+from tests.system.rig import Rig
 
 STREAMS = 50
 

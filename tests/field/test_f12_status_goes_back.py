@@ -14,8 +14,9 @@ import pytest
 from app.door import Door
 from tests.api.conftest import Worker, client_of
 from tests.conftest import eventually
+from tests.processes import free_port
 from tests.system.proxy import proxy
-from tests.system.rig import FINAL, Rig, free_port
+from tests.system.rig import FINAL, Rig
 
 ORDER = {"queued": 0, "running": 1, "canceling": 2} | dict.fromkeys(FINAL, 3)
 WAVE = 100

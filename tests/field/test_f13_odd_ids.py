@@ -32,7 +32,7 @@ async def send(port: int, method: str, target: str, body: bytes = b"") -> int:
 
 @pytest.fixture
 async def port(shared_gateway: Served, worker: Worker) -> int:
-    return int((await shared_gateway.started()).url.rpartition(":")[2])
+    return (await shared_gateway.started()).port
 
 
 async def test_odd_names_address_nothing_and_no_more_than_one(port: int, redis_client: Redis) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import eventually
+from tests.processes import open_files
 from tests.system.rig import Rig, task_children
-from tests.workers.test_hygiene import descriptors
 
 pytestmark = pytest.mark.timeout(400)
 LONG = (pytest.mark.full, pytest.mark.timeout(900))
@@ -21,7 +21,7 @@ async def result(rig: Rig, task_type: str) -> Any:
 
 
 async def most_descriptors(supervisor: int) -> int:
-    return max(descriptors(pid) for pid in task_children(supervisor))
+    return max(open_files(pid) for pid in task_children(supervisor))
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(200, marks=LONG)])
@@ -30,7 +30,7 @@ async def test_the_next_task_sees_the_defaults_and_nothing_piles_up(rig: Rig, ro
     supervisor = await rig.worker(TASKGATE_WORKER_PROCESSES="1")
     await rig.gateway()
     fresh = await result(rig, "sees")
-    before, own = await most_descriptors(supervisor.pid), descriptors(supervisor.pid)
+    before, own = await most_descriptors(supervisor.pid), open_files(supervisor.pid)
 
     for _ in range(rounds):
         await result(rig, "leaves")
@@ -42,7 +42,7 @@ async def test_the_next_task_sees_the_defaults_and_nothing_piles_up(rig: Rig, ro
 
     await eventually(told, lambda left: left.get("leaves") == rounds, within_s=90)
     await eventually(lambda: most_descriptors(supervisor.pid), lambda now: now <= before + 5, within_s=120)
-    assert descriptors(supervisor.pid) <= own + 10
+    assert open_files(supervisor.pid) <= own + 10
     await eventually(rig.children, lambda found: len(found) == 3, within_s=90)
 
 

@@ -14,7 +14,8 @@ import redis
 from taskgate.doctor import look_at_redis
 from taskgate.settings import SettingsError, load
 from tests.conftest import Server, eventually
-from tests.system.rig import Rig, free_port
+from tests.processes import free_port
+from tests.system.rig import Rig
 
 ROOT = Path(__file__).parents[2]
 SECRET = "s3cret"

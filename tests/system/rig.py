@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections import defaultdict
@@ -19,15 +18,10 @@ from redis.asyncio import Redis
 from taskgate.contract.models import WorkerInfo
 from taskgate.contract.store import Store
 from tests.conftest import Server, eventually
+from tests.processes import free_port, state_of
 
 FINAL = {"succeeded", "failed", "canceled", "expired"}
 ROOT = Path(__file__).parents[2]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Run(NamedTuple):
@@ -179,11 +173,7 @@ def command_of(pid: int) -> str:
 
 def is_dead(pid: int, *, or_stopped: bool = False) -> bool:
     """Gone or a zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state == "Z" or (or_stopped and state == "T")
+    return state_of(pid) in ("", "Z", *("T" if or_stopped else ""))
 
 
 async def until_dead(pid: int, *, within_s: float = 10) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.processes import parent_of
 from tests.system.rig import Rig
-from tests.system.ticking import Ticking, parent_of
+from tests.system.ticking import Ticking
 
 LEASE_S = 1.5
 SKEWS = {"ahead": "+600s", "right": "", "behind": "-600s"}

@@ -14,6 +14,7 @@ import pytest
 
 from taskgate.contract.errors import NotCancelable
 from tests.conftest import eventually
+from tests.processes import parent_of
 from tests.system.death_jobs import HANGS
 from tests.system.death_rig import JOBS, accept, ended, error, events, read, sleepers, started, whole
 from tests.system.rig import FINAL, Rig, is_dead
@@ -187,7 +188,7 @@ async def test_what_is_no_childs_is_left_alone(jobs: Rig, naps: list[str]) -> No
 
 
 async def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return parent_of(pid)
 
 
 async def _gone(pid: int) -> bool:

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from tests.conftest import eventually
+from tests.processes import parent_of
 from tests.system.rig import Rig, descendants, is_dead, until_dead
-from tests.system.ticking import Ticking, freeze, guard_of, parent_of, thaw
+from tests.system.ticking import Ticking, freeze, guard_of, thaw
 
 LEASE_S = 1.2
 LONG = (pytest.mark.full, pytest.mark.timeout(500))

@@ -3,12 +3,12 @@
 import asyncio
 import signal
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import eventually
+from tests.processes import state_of
 from tests.system.rig import FINAL, Rig
 
 AOF = ("--appendonly", "yes", "--appendfsync", "always")
@@ -65,7 +65,7 @@ async def _pids_of(rig: Rig, task_ids: list[str]) -> list[int]:
 
 async def _stand_still(pids: list[int]) -> bool:
     """All are stopped, by the guard."""
-    return all(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T" for pid in pids)
+    return all(state_of(pid) == "T" for pid in pids)
 
 
 async def _task(rig: Rig, task_id: str) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 import asyncio
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from taskgate.contract.models import Event
 from tests.conftest import eventually
+from tests.processes import cpu_s, resident_bytes
 from tests.system.death_rig import accept, ended, read
 from tests.system.rig import Rig
 
@@ -69,20 +69,11 @@ async def test_output_is_kept_in_order_before_the_end_of_its_task_and_over_its_a
     assert all(json.loads(line) for line in log), "nothing that a task prints stands between the lines of the log"
 
 
-def resident(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
 @pytest.mark.parametrize("size_mib", [8, pytest.param(100, marks=LONG)])
 async def test_a_flood_slows_nobody_but_its_own_task(printing: Rig, size_mib: int) -> None:
     supervisor = await printing.worker(TASKGATE_WORKER_PROCESSES="2")
     await ended(printing, *[await accept(printing, "quiet") for _ in range(4)])
-    before, cpu_before, began = resident(supervisor.pid), cpu_s(supervisor.pid), time.monotonic()
+    before, cpu_before, began = resident_bytes(supervisor.pid), cpu_s(supervisor.pid), time.monotonic()
     beats = (await printing.store.workers())[0].beat_ms
     floods = await accept(printing, "floods", size_mib)
     times, most = [], 0
@@ -90,7 +81,7 @@ async def test_a_flood_slows_nobody_but_its_own_task(printing: Rig, size_mib: in
         asked = time.monotonic()
         await ended(printing, await accept(printing, "quiet"))
         times.append(time.monotonic() - asked)
-        most = max(most, resident(supervisor.pid))
+        most = max(most, resident_bytes(supervisor.pid))
         await asyncio.sleep(0.05)
         assert time.monotonic() - began < 200
     busy = (cpu_s(supervisor.pid) - cpu_before) / (time.monotonic() - began)

@@ -16,6 +16,7 @@ import redis as sync_redis
 from taskgate.contract.connection import connections
 from taskgate.settings import load
 from tests.conftest import eventually
+from tests.processes import cpu_s, parent_of, resident_bytes
 from tests.system.rig import Rig
 from tests.system.running import Running, until
 from tests.system.traffic import Traffic, settled
@@ -125,7 +126,7 @@ async def test_nothing_is_lost_or_burned_and_claims_go_on_at_once(
     long = [await rig.submit("sleeper", {"ms": 6000}, priority=9)]
     await rig.running(long[0], within_s=30)
     sockets = {pid: _sockets(pid) for pid in (supervisor.pid, gateway.pid)}
-    memory = {pid: _rss_bytes(pid) for pid in sockets}
+    memory = {pid: resident_bytes(pid) for pid in sockets}
 
     await trouble(rig)
     back_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -148,7 +149,7 @@ async def test_nothing_is_lost_or_burned_and_claims_go_on_at_once(
     await eventually(lambda: _ours(rig), _within_policy, within_s=30)
     for pid, few in sockets.items():
         await eventually(lambda pid=pid: _sockets_of(pid), lambda n, few=few: n <= few + 20, within_s=60)  # type: ignore[misc]
-        assert _rss_bytes(pid) < memory[pid] + 24 * 1024**2
+        assert resident_bytes(pid) < memory[pid] + 24 * 1024**2
 
 
 async def _answered(traffic: Traffic) -> Counter[str]:
@@ -165,10 +166,6 @@ def _sockets(pid: int) -> int:
         with contextlib.suppress(OSError):
             found += str(each.readlink()).startswith("socket:")
     return found
-
-
-def _rss_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 async def _sockets_of(pid: int) -> int:
@@ -206,10 +203,10 @@ async def test_a_full_memory_lets_running_tasks_finish_and_does_not_make_anybody
     assert not checks["redis"]["ok"]
 
     calls = await _calls(rig)
-    cpu_s = _cpu_s(supervisor.pid)
+    used_s = cpu_s(supervisor.pid)
     await asyncio.sleep(3)
     assert await _calls(rig) - calls < 300, "an idle supervisor and a gateway nobody asks; scripts' own calls count"
-    assert _cpu_s(supervisor.pid) - cpu_s < 1.5
+    assert cpu_s(supervisor.pid) - used_s < 1.5
     await rig.redis.config_set("maxmemory", 0)
 
     supervisor.terminate()
@@ -224,11 +221,6 @@ async def _calls(rig: Rig) -> int:
     return int((await rig.redis.info("stats"))["total_commands_processed"])
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @pytest.mark.full
 @pytest.mark.timeout(150)
 def test_a_disk_that_is_full_stops_valkey_and_all_heals_when_there_is_room(tmp_path: Path) -> None:
@@ -236,7 +228,7 @@ def test_a_disk_that_is_full_stops_valkey_and_all_heals_when_there_is_room(tmp_p
     running = Running(tmp_path)
     running.start()
     [valkey] = _servers(running)
-    guard = int(Path(f"/proc/{valkey}/stat").read_text().rpartition(")")[2].split()[1])
+    guard = parent_of(valkey)
     [appended] = (tmp_path / "taskgate-data/valkey/appendonlydir").glob("*.incr.aof")
     accepted = [running.submit(run_s=0.05) for _ in range(20)]
     accepted += [running.submit(run_s=3.0) for _ in range(2)]

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from tests.conftest import eventually
-from tests.system.rig import Rig, free_port
+from tests.processes import free_port
+from tests.system.rig import Rig
 
 
 async def serving(rig: Rig) -> str:

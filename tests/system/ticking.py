@@ -3,7 +3,6 @@
 import os
 import signal
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 from tests.conftest import eventually
@@ -73,10 +72,6 @@ class Ticking:
 def guard_of(supervisor: int) -> int:
     [found] = [pid for pid in children_of(supervisor) if "workers/guard.py" in command_of(pid)]
     return found
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def freeze(*pids: int) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 import pytest
 
+from tests.processes import open_files, state_of
 from tests.workers.conftest import JOBS, WITHIN_S, Watched, until
 from workers import wire
 from workers.children import ChildSpec, child_environment
@@ -126,7 +127,7 @@ async def test_a_dead_child_keeps_its_number_until_it_is_reaped(child: Child) ->
     watched.process.kill()
     await watched.exited
 
-    assert _state(pid) == "Z"
+    assert state_of(pid) == "Z"
     usage = watched.process.reap()
 
     assert not Path(f"/proc/{pid}").exists()
@@ -134,14 +135,14 @@ async def test_a_dead_child_keeps_its_number_until_it_is_reaped(child: Child) ->
 
 
 async def test_nothing_is_left_of_children_that_are_gone() -> None:
-    before, pids = _descriptors(), []
+    before, pids = open_files(os.getpid()), []
     for _ in range(5):
         watched = await Watched(ChildSpec(kind="sync", handlers=(JOBS,))).ready()
         pids.append(watched.process.pid)
         await watched.run("echo", "x" * 100_000)
         await watched.bury()
 
-    assert _descriptors() == before
+    assert open_files(os.getpid()) == before
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
 
@@ -165,11 +166,3 @@ def test_the_environment_of_a_child() -> None:
     given = {"TASKGATE_API_KEY": "s", "TASKGATE_URL": "u", "DATABASE_URL": "d", "PATH": "p"}
 
     assert child_environment(given) == {"TASKGATE_URL": "u", "DATABASE_URL": "d", "PATH": "p"}
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def _descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())

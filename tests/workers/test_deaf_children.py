@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from taskgate.contract.store import Store
 from taskgate.settings import load
 from tests.conftest import eventually
 from tests.contract.conftest import Hand, read, submission, submit
+from tests.processes import state_of
 from tests.workers.conftest import JOBS, until
 from workers import handover, wire
 from workers import pool as pools
@@ -61,8 +61,7 @@ class Worker:
         await until(lambda: not len(self.runner.holdings))
         [child] = [child for child in self.pool.children if self.pool.has_worked(child)]
         os.kill(child.pid, signal.SIGSTOP)
-        stat = Path(f"/proc/{child.pid}/stat")
-        await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        await until(lambda: state_of(child.pid) == "T")
         return child
 
 

@@ -1,12 +1,14 @@
 """Whoever receives the packet owns the task: nothing is lost and nothing doubled, whoever is killed when."""
 
 import asyncio
+import os
 import random
 import threading
 from collections.abc import Callable
 
 import pytest
 
+from tests.processes import open_files
 from tests.workers.conftest import Watched, claimed, until
 from workers import wire
 from workers.slot import boot_ns
@@ -138,15 +140,13 @@ def test_messages_of_any_size_arrive_whole(size: int) -> None:
 
 
 def test_large_messages_leave_no_descriptor_open() -> None:
-    import os
-
     supervisor, childs = wire.pair()
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_files(os.getpid())
     for _ in range(50):
         wire.send(supervisor, _task(1, payload=b"x" * 100_000))
         wire.receive_order(childs, wait=False)
 
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert open_files(os.getpid()) == before
     supervisor.close()
     childs.close()
 

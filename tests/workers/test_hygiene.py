@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from tests.processes import open_files
 from tests.workers.conftest import JOBS, WITHIN_S, Watched, reported, until
 from workers import wire
 from workers.slot import StopReason
@@ -114,7 +114,7 @@ async def test_small_leaks_are_told_once_they_add_up(child: Child) -> None:
 async def test_two_hundred_tasks_that_leave_everything_change_nothing(child: Child) -> None:
     watched = await child(slots=2).ready()
     fresh = json.loads((await watched.run("sees")).result)
-    before = descriptors(watched.process.pid)
+    before = open_files(watched.process.pid)
 
     for _ in range(200):
         await watched.run("leaves", ["environment", "folder", "umask", "socket", "alarm", "recursion"])
@@ -122,7 +122,7 @@ async def test_two_hundred_tasks_that_leave_everything_change_nothing(child: Chi
 
     assert json.loads((await watched.run("sees")).result) == fresh
     # At most: the child may be tidying up at the moment of either count, and reads a folder for that.
-    await until(lambda: descriptors(watched.process.pid) <= before)
+    await until(lambda: open_files(watched.process.pid) <= before)
 
 
 async def test_an_async_child_tidies_when_nobody_runs(child: Child) -> None:
@@ -161,7 +161,3 @@ async def test_a_call_in_a_thread_that_ends_soon_after_its_task_is_nothing(child
     await watched.run("async.sleeps", 1.2)
 
     assert watched.of(wire.Unclean) == []
-
-
-def descriptors(pid: int) -> int:
-    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from taskgate.platform import adopt_orphans
+from tests.processes import state_of
 from tests.workers.conftest import Watched, until
 from workers.orphans import MARK, Orphans
 
@@ -28,14 +29,6 @@ def left_behind(**environ: str) -> int:
     """A process in a session of its own, whose parent is gone: then it is ours."""
     command = ["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 & echo $!"]
     return int(subprocess.check_output(command, env={"PATH": os.environ["PATH"], **environ}))
-
-
-def state_of(pid: int) -> str:
-    """S sleeps, Z is dead, "" was reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
 
 
 async def executed(pid: int) -> None:

@@ -1,19 +1,19 @@
 """Output of a child: whose it is, in which order, all of it up to a death."""
 
 import json
+import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from tests.processes import open_files
 from tests.workers.conftest import Watched, until
 from workers import wire
 from workers.slot import StopReason
 
 Child = Callable[..., Watched]
 WORDS = ("printf", "out", "err", "raw", "sh", "end", "WARNING", "jobs:", "")
-OPEN_FILES = Path("/proc/self/fd")
 FULL = pytest.mark.full
 HANDLERS = ("tests.workers.printing_jobs",)
 
@@ -210,7 +210,7 @@ async def test_an_async_flood_is_cut_instead_of_holding_its_neighbours_up(child:
 
 
 async def test_pipes_of_children_that_are_gone_are_closed(child: Child) -> None:
-    before = len(list(OPEN_FILES.iterdir()))
+    before = open_files(os.getpid())
     watched = child(handlers=HANDLERS)
     await watched.bury()
-    assert len(list(OPEN_FILES.iterdir())) == before
+    assert open_files(os.getpid()) == before

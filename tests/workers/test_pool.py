@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import open_files
 from tests.workers.conftest import FOREVER_NS, JOBS, claimed, until
 from workers import pool as pools
 from workers.children import ChildProcess, ChildSpec
@@ -95,14 +96,14 @@ async def test_a_start_that_fails_is_repeated_and_leaves_nothing(
         return open_pidfd(pid)
 
     monkeypatch.setattr(os, "pidfd_open", pidfd_open)
-    before, descriptors = children_of(os.getpid()), _descriptors()
+    before, descriptors = children_of(os.getpid()), open_files(os.getpid())
     its = pool()
     await until(lambda: len(its.children) == 2 and all(child.ready for child in its.children))
 
     assert not failures
     assert set(children_of(os.getpid())) - set(before) == {child.pid for child in its.children}
     await its.stop()
-    assert _descriptors() == descriptors
+    assert open_files(os.getpid()) == descriptors
 
 
 async def test_a_child_that_hangs_in_its_start_is_replaced(
@@ -125,7 +126,3 @@ async def test_a_child_that_hangs_in_its_start_is_replaced(
     monkeypatch.setattr(pools, "START_S", 60.0)
 
     await until(lambda: len(its.children) == 2 and all(child.ready for child in its.children))
-
-
-def _descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import state_of
 from tests.workers.conftest import UNSENDABLE, WITHIN_S, Watched, claimed, error, reported, until
 from workers import wire
 from workers.slot import StopReason, boot_ns
@@ -541,10 +542,7 @@ def _oom_score(pid: int) -> int:
 
 
 def _alive(pid: int) -> bool:
-    try:
-        return _proc(pid, "stat").rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    return state_of(pid) not in ("", "Z")
 
 
 def _proc(pid: int, name: str) -> str:
