@@ -19,7 +19,6 @@ from app.stream import GONE, LIFE_S, is_event_id, opening
 from app.told import GAP, Block, From, Place, Told, begin, joined, news, of_task
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.contract.models import EventPage, Kept, position
-from taskgate.contract.states import FINAL
 from taskgate.contract.store import Store
 
 TASKS_MAX = 100
@@ -54,7 +53,7 @@ async def open_merged(
     at = position(seen) if seen is not None and is_event_id(seen) else None
     if at is not None and not 0 < at[0] <= now_ms:
         at = None  # nobody was given that one
-    ended = all(snapshot.record.status in FINAL for snapshot in snapshots)
+    ended = all(snapshot.has_ended() for snapshot in snapshots)
     if at is not None and ended and all(_last(each) < (at[0] + (at[1] == _LAST), 0) for each in kept):
         return None
     parts = {

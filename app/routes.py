@@ -11,7 +11,7 @@ from app.errors import KINDS, Problem
 from app.gateway import Gateway
 from app.merged import TASKS_MAX, open_merged
 from app.reply import CALLER, Caller
-from app.snapshots import Snapshot
+from app.snapshots import Snapshot, known_id
 from app.status import matches
 from app.stream import open_stream
 from app.told import From
@@ -158,8 +158,7 @@ async def many_events(
 @router.post("/tasks/{task_id}/cancel", tags=["tasks"], summary="Cancel")
 async def cancel(task_id: str, parts: Parts, who: Who) -> Response:
     """`200`: it is cancelled (what waits is so at once). `202`: it runs, and will have been stopped soon."""
-    _require_id(task_id)
-    status = await parts.store.cancel(task_id, tenant=who.tenant)
+    status = await parts.store.cancel(known_id(task_id), tenant=who.tenant)
     snapshot = await parts.snapshots.fresh(task_id, who.tenant)
     return _task(snapshot, 200 if status is Status.CANCELED else 202)
 
@@ -167,8 +166,7 @@ async def cancel(task_id: str, parts: Parts, who: Who) -> Response:
 @router.post("/tasks/{task_id}/redrive", tags=["dead letters"], summary="Give a failed task new attempts")
 async def redrive(task_id: str, parts: Parts, who: Who) -> Response:
     """Repeating the request with the same `X-Request-ID` is no second redrive."""
-    _require_id(task_id)
-    await parts.store.redrive(task_id, request_id=who.request_id, limits=parts.limits, tenant=who.tenant)
+    await parts.store.redrive(known_id(task_id), request_id=who.request_id, limits=parts.limits, tenant=who.tenant)
     return _task(await parts.snapshots.fresh(task_id, who.tenant), 202)
 
 
@@ -247,8 +245,3 @@ async def problem(slug: str) -> Response:
     if kind is None:
         raise Problem("not-found")
     return PlainTextResponse(f"{kind.title} ({kind.status})\n\n{kind.meaning}\n")
-
-
-def _require_id(task_id: str) -> None:
-    if not ids.is_task_id(task_id):
-        raise Problem("not-found", "There is no such task.")

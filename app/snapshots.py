@@ -38,14 +38,20 @@ class Snapshot:
         self.fresh_until = fresh_until
         self.body = task_json(record, estimate)
         self.etag = b'W/"%d%s"' % (record.version, decided_at_the_read(record))
-        # A failed task may be redriven: of the final states, the only one that is not for ever.
-        settled = record.status in FINAL and record.status is not Status.FAILED
-        caching: Headers = [(b"etag", self.etag), _FINAL if settled else _LIVE, _VARY]
+        caching: Headers = [(b"etag", self.etag), _FINAL if _is_settled(record) else _LIVE, _VARY]
         poll_ms = poll_after_ms(record)
         if poll_ms is not None:
             caching.append((b"retry-after", b"%d" % -(-poll_ms // 1000)))
         self.not_modified = caching
         self.headers: Headers = [JSON, length(self.body), *caching]
+
+    def has_ended(self) -> bool:
+        return self.record.status in FINAL
+
+
+def _is_settled(record: TaskRecord) -> bool:
+    """A failed task may be redriven: of the final states, the only one that is not for ever."""
+    return record.status in FINAL and record.status is not Status.FAILED
 
 
 def decided_at_the_read(record: TaskRecord) -> bytes:
@@ -81,12 +87,12 @@ class Snapshots:
         """
         snapshot = self._cache.get(task_id)
         if snapshot is None or snapshot.fresh_until < time.monotonic():
-            snapshot = await self._fly(self._known(task_id))
+            snapshot = await self._fly(known_id(task_id))
         return self._owned(task_id, snapshot, tenant)
 
     async def fresh(self, task_id: str, tenant: str) -> Snapshot:
         """As of now or later: the read starts after this call."""
-        return self._owned(task_id, await self._read(self._known(task_id)), tenant)
+        return self._owned(task_id, await self._read(known_id(task_id)), tenant)
 
     async def several(self, task_ids: Sequence[str]) -> list[Snapshot]:
         """As of now, in that order, whosever they are; without those that are purged."""
@@ -112,11 +118,6 @@ class Snapshots:
             raise Problem("gone")
         raise TaskNotFound(task_id)
 
-    def _known(self, task_id: str) -> str:
-        if not ids.is_task_id(task_id):
-            raise TaskNotFound(task_id)
-        return task_id
-
     async def _fly(self, task_id: str) -> Snapshot | None:
         joined = self._flights.get(task_id)
         if joined is not None:
@@ -140,8 +141,8 @@ class Snapshots:
         known = self._cache.get(task_id)
         if known is not None and known.record.version > record.version:
             return known  # an earlier read that was overtaken: a status never goes back
-        settled = record.status in FINAL and record.status is not Status.FAILED
-        snapshot = Snapshot(record, started + (max(FINAL_TTL_S, self._ttl_s) if settled else self._ttl_s), estimate)
+        ttl_s = max(FINAL_TTL_S, self._ttl_s) if _is_settled(record) else self._ttl_s
+        snapshot = Snapshot(record, started + ttl_s, estimate)
         self._cache[task_id] = snapshot
         return snapshot
 
@@ -153,6 +154,13 @@ class Snapshots:
         self._called_at = now
         channel = keys.notices(self._store.partition_of(task_id))
         self._call = shared(self._store.notify(channel, "look"))
+
+
+def known_id(text: str) -> str:
+    """Raises TaskNotFound: it is no task's, and has no partition where it could be looked for."""
+    if not ids.is_task_id(text):
+        raise TaskNotFound(text)
+    return text
 
 
 def _reader(store: Store) -> Callable[[Sequence[str]], Awaitable[Sequence[TaskRecord | None]]]:

@@ -15,7 +15,6 @@ from app.fields import pick
 from app.hub import Hub
 from app.reply import JSON, Caller, Reply, length
 from app.snapshots import Snapshot, decided_at_the_read
-from taskgate.contract.states import FINAL
 from taskgate.contract.store import Store
 
 _VERSION = re.compile(rb'"([0-9]{1,15})[-"]')
@@ -111,8 +110,8 @@ def _etag(snapshot: Snapshot, fields: str | None) -> bytes:
 def _wanted(known: bytes | None, fields: str | None) -> Callable[[Snapshot], bool]:
     """What ends a wait: the end of the task; for who knows a state of it, any other."""
     if known is None:
-        return lambda snapshot: snapshot.record.status in FINAL
-    return lambda snapshot: snapshot.record.status in FINAL or not matches(known, _etag(snapshot, fields))
+        return Snapshot.has_ended
+    return lambda snapshot: snapshot.has_ended() or not matches(known, _etag(snapshot, fields))
 
 
 def _is_newer(known: bytes, snapshot: Snapshot) -> bool:

@@ -11,7 +11,6 @@ from app.sse import Bell, EventStream
 from app.told import GAP, Block, From, Place, Told, begin, joined, own_end
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable, TaskNotFound
 from taskgate.contract.models import position
-from taskgate.contract.states import FINAL
 from taskgate.contract.store import Store
 
 LIFE_S = 3_600.0
@@ -45,7 +44,7 @@ async def open_stream(
         and not kept.lacks(position(seen))
         and await store.has_event(task_id, seen)
     )
-    if known and snapshot.record.status in FINAL and seen == kept.last:
+    if known and snapshot.has_ended() and seen == kept.last:
         return None
     stream = Stream(
         hub,

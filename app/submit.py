@@ -19,7 +19,6 @@ from taskgate.contract.errors import IdempotencyConflict, OutcomeUnknown, QueueF
 from taskgate.contract.group import Group
 from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec, TypeInfo
-from taskgate.contract.states import FINAL
 from taskgate.contract.store import Store
 
 Outcome = Accepted | QueueFull | IdempotencyConflict
@@ -96,7 +95,7 @@ class SubmitEndpoint:
         more = (accepted.REPLAYED,) if outcome.replayed else ()
         if (prefer := headers.get(b"prefer")) is not None and (wait_s := waiting.preferred_s(prefer)):
             seen = await self._watched(outcome.task_id, caller.tenant, wait_s, receive)
-            if seen is not None and _is_final(seen):
+            if seen is not None and seen.has_ended():
                 return accepted.reply(outcome.task_id, seen.body, waiting.applied(wait_s), *more, status=200)
             if seen is not None:
                 return accepted.reply(outcome.task_id, seen.body, *more)
@@ -108,7 +107,7 @@ class SubmitEndpoint:
     async def _watched(self, task_id: str, tenant: str, wait_s: float, receive: Receive) -> Snapshot | None:
         """The task once it has ended, or after that time. It is accepted: what goes wrong now may not hide that."""
         try:
-            return await waiting.until(self._hub, task_id, tenant, _is_final, wait_s=wait_s, receive=receive)
+            return await waiting.until(self._hub, task_id, tenant, Snapshot.has_ended, wait_s=wait_s, receive=receive)
         except (TaskgateError, Problem):
             return None
 
@@ -116,10 +115,6 @@ class SubmitEndpoint:
         task = envelope.parse(body)
         payload = bytes(task.payload)
         return task, payload, await self._types.accept(task.type, envelope.value_of(payload))
-
-
-def _is_final(snapshot: Snapshot) -> bool:
-    return snapshot.record.status in FINAL
 
 
 def _submitter(store: Store, limits: Limits) -> Callable[[Sequence[Submission]], Awaitable[Sequence[Outcome]]]:

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from app.snapshots import Snapshot
 from taskgate.contract.models import EventPage
-from taskgate.contract.states import FINAL
 
 NOT_LOOKED = ""
 GAP = b'{"detail":"events may be missing before this point"}'
@@ -75,7 +74,7 @@ def news(place: Place, snapshot: Snapshot, page: EventPage) -> Told:
         if stage is not None or not any(event.name == "status" for event in known):
             stage = place.stage  # is told behind the last page
         return Told(blocks, place._replace(cursor=cursor, stage=stage), again=True)
-    if snapshot.record.status in FINAL:
+    if snapshot.has_ended():
         blocks.append(Block("end", with_seq(snapshot), None if cursor == "0-0" else cursor))
         return Told(blocks, place._replace(cursor=cursor), ended=True)
     blocks += _between(place, snapshot, told={event.name for event in known})
