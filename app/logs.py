@@ -75,7 +75,7 @@ async def logs(
     parts: Parts,
     who: Who,
     after: Annotated[str | None, Query(description="only what follows the entry of that id")] = None,
-    limit: Annotated[int, Query(ge=1, description="entries, at most 1000")] = MOST,
+    limit: Annotated[int, Query(ge=1, description=f"entries, at most {MOST}")] = MOST,
 ) -> Response:
     """The newest 256 KiB (1,000 entries) of all attempts, oldest first; `dropped_bytes` tells of the rest.
 

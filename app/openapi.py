@@ -10,6 +10,7 @@ from app import logs
 from app.envelope import Envelope
 from app.stack import StackView
 from app.view import TaskView, encode
+from app.waiting import MAX_WAIT_S
 
 _DESCRIPTION = """Submit a job, get 202 at once, watch it live.
 
@@ -35,9 +36,9 @@ def document(api: FastAPI) -> bytes:
     found["security"] = [{}, {"key": []}]
     for path, operations in _hot(task, envelope).items():
         found["paths"][path] = operations | found["paths"].get(path, {})
-    found["paths"]["/tasks"]["get"]["responses"] = {"200": _page(task)}
+    found["paths"]["/tasks"]["get"]["responses"] = {"200": _shown("A page", _page(task))}
     refused = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
-    answers = _answers(task) | {"/tasks/{task_id}/stack": {"200": _shown("Where it is", stack)}}
+    answers = _answers(task, stack)
     for path, operations in found["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # FastAPI's own shape, which is not sent
@@ -62,9 +63,9 @@ def _shown(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-def _answers(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What routes answer that is not just JSON, by path."""
-    shown = {"application/json": {"schema": task}}
+def _answers(task: dict[str, Any], stack: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What routes answer that is not just JSON of any form, by path."""
+    stream = {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
     return {
         "/tasks/{task_id}/result": {
             "200": {"description": "The result", "content": {"application/json": {}}},
@@ -72,39 +73,30 @@ def _answers(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
             "304": {"description": "It is the one that you have"},
         },
         "/tasks/{task_id}/logs": {"200": logs.ANSWER},
-        "/tasks/{task_id}/events": {
-            "200": {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
-            "204": {"description": "The end was seen: do not come back"},
-        },
-        "/events": {
-            "200": {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
-            "204": {"description": "All ends were seen: do not come back"},
-        },
-        "/tasks/{task_id}/cancel": {
-            "200": {"description": "It is cancelled", "content": shown},
-            "202": {"description": "It will be", "content": shown},
-        },
-        "/tasks/{task_id}/redrive": {"202": {"description": "It waits again", "content": shown}},
+        "/tasks/{task_id}/stack": {"200": _shown("Where it is", stack)},
+        "/tasks/{task_id}/events": {"200": stream, "204": {"description": "The end was seen: do not come back"}},
+        "/events": {"200": stream, "204": {"description": "All ends were seen: do not come back"}},
+        "/tasks/{task_id}/cancel": {"200": _shown("It is cancelled", task), "202": _shown("It will be", task)},
+        "/tasks/{task_id}/redrive": {"202": _shown("It waits again", task)},
         "/problems/{slug}": {"200": {"description": "Its meaning", "content": {"text/plain": {}}}},
     }
 
 
 def _page(task: dict[str, Any]) -> dict[str, Any]:
-    page = {
+    return {
         "type": "object",
         "required": ["items", "next_cursor"],
         "properties": {"items": {"type": "array", "items": task}, "next_cursor": {"type": ["string", "null"]}},
     }
-    return {"description": "A page", "content": {"application/json": {"schema": page}}}
 
 
 def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
-    shown = {"description": "The task", "content": {"application/json": {"schema": task}}}
+    shown = _shown("The task", task)
     key = {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 255}}
     fields = {"name": "fields", "in": "query", "schema": {"type": "string"}, "example": "status,progress(percent)"}
     match = {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}}
     prefer = {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "example": "wait=10"}
-    wait = {"name": "wait", "in": "query", "schema": {"type": "number", "minimum": 0, "maximum": 60}}
+    wait = {"name": "wait", "in": "query", "schema": {"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}}
     return {
         "/tasks": {
             "post": {
@@ -112,12 +104,12 @@ def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
                 "summary": "Submit a task",
                 "description": "Answers when the task is on disk. The same `Idempotency-Key` and body within 24 hours "
                 "is the same task (`Idempotent-Replayed: true`). A full queue is 429 with `Retry-After`. "
-                "`Prefer: wait=N` holds the answer for up to N (at most 60) seconds: 200 if the task ends in time. "
-                "The body may be sent with `Content-Encoding: gzip`.",
+                f"`Prefer: wait=N` holds the answer for up to N (at most {MAX_WAIT_S}) seconds: 200 if the task ends "
+                "in time. The body may be sent with `Content-Encoding: gzip`.",
                 "operationId": "submit",
                 "parameters": [key, prefer],
                 "requestBody": {"required": True, "content": {"application/json": {"schema": envelope}}},
-                "responses": {"202": shown, "200": {**shown, "description": "The task, which ended in time"}},
+                "responses": {"202": shown, "200": _shown("The task, which ended in time", task)},
             }
         },
         "/tasks/{task_id}": {

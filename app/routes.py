@@ -133,7 +133,7 @@ async def many_events(
     request: Request,
     parts: Parts,
     who: Who,
-    task: Annotated[list[str] | None, Query(description="an id; up to 100 times")] = None,
+    task: Annotated[list[str] | None, Query(description=f"an id; up to {TASKS_MAX} times")] = None,
     last_event_id: Seen = None,
     after: After = None,
     start: Start = None,
