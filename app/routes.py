@@ -32,10 +32,19 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
+async def _last_seen(
+    request: Request,
+    last_event_id: Annotated[
+        str | None, Query(description="as the header Last-Event-ID, for a fresh EventSource")
+    ] = None,
+    after: Annotated[str | None, Query(include_in_schema=False)] = None,
+) -> str | None:
+    return request.headers.get("last-event-id") or last_event_id or after or None
+
+
 Parts = Annotated[Gateway, Depends(_gateway)]
 Who = Annotated[Caller, Depends(_caller)]
-Seen = Annotated[str | None, Query(description="as the header Last-Event-ID, for a fresh EventSource")]
-After = Annotated[str | None, Query(include_in_schema=False)]
+Seen = Annotated[str | None, Depends(_last_seen)]
 Start = Annotated[
     Literal["start", "now"] | None,
     Query(
@@ -105,15 +114,7 @@ async def result(
 
 
 @router.get("/tasks/{task_id}/events", tags=["tasks"], summary="Follow a task (server-sent events)")
-async def events(
-    request: Request,
-    task_id: str,
-    parts: Parts,
-    who: Who,
-    last_event_id: Seen = None,
-    after: After = None,
-    start: Start = None,
-) -> Response:
+async def events(task_id: str, parts: Parts, who: Who, seen: Seen, start: Start = None) -> Response:
     """`snapshot` first: the whole task now. Then what that cannot show, from the oldest kept: `custom` (own events)
     and `log` (with `from=start` every kept event); then everything as it happens, `status` and `progress` too, and
     `end` with the whole task. A `snapshot` comes again where health or stage have changed.
@@ -121,7 +122,6 @@ async def events(
     `stopping` and `killed` tell of the signals that a running task is sent, `stalled` where it was when it stalled.
     `Last-Event-ID` resumes exactly after that event; `gap` says that some may be missing. `204`: the end was seen.
     """
-    seen = request.headers.get("last-event-id") or last_event_id or after or None
     stream = await open_stream(
         parts.hub, parts.store, task_id=task_id, tenant=who.tenant, seen=seen, start=From(start or "")
     )
@@ -130,12 +130,10 @@ async def events(
 
 @router.get("/events", tags=["tasks"], summary="Follow many tasks on one stream (server-sent events)")
 async def many_events(
-    request: Request,
     parts: Parts,
     who: Who,
+    seen: Seen,
     task: Annotated[list[str] | None, Query(description=f"an id; up to {TASKS_MAX} times")] = None,
-    last_event_id: Seen = None,
-    after: After = None,
     start: Start = None,
 ) -> Response:
     """The blocks of `/tasks/{task_id}/events`, each with its `task_id`, in the order of time; an `end` for each task.
@@ -148,7 +146,6 @@ async def many_events(
     task_ids = task or []
     if not 0 < len(task_ids) <= TASKS_MAX:
         raise Problem("bad-request", f"`task` is given 1 to {TASKS_MAX} times.")
-    seen = request.headers.get("last-event-id") or last_event_id or after or None
     stream = await open_merged(
         parts.hub, parts.store, task_ids=task_ids, tenant=who.tenant, seen=seen, start=From(start or "")
     )
