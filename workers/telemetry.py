@@ -40,10 +40,11 @@ class _Told:
 
     progress_at_ns: int = 0
     stage: str = ""
-    health: str = ""
+    health: str | None = ""
+    """None: the record may say something else. So too of `doing`."""
     effort_ns: int = 0
     event_ns: int = 0
-    doing: str = ""
+    doing: str | None = ""
     """What the service does with it beside running its handler, or the handler says that it waits for."""
     steps: int = 0
     """Of an async task, when its health was judged last."""
@@ -173,7 +174,7 @@ class Telemetry:
         if verdict == Health.STALLED and not told.stalled:
             self._stalled(holding)
         told.stalled = verdict == Health.STALLED or (told.stalled and verdict not in _ENDS_A_STALL)
-        if verdict != told.health:
+        if verdict is not None and verdict != told.health:
             report["health"] = told.health = verdict
         if track.numbers is not None and track.now_ns - told.effort_ns >= EFFORT_EVERY_NS:
             told.effort_ns = track.now_ns
@@ -211,7 +212,7 @@ class Telemetry:
 
     def _judge(
         self, holding: Holding, told: _Told, track: Track, sample: Sample, task: TaskSample, *, shared: bool
-    ) -> str:
+    ) -> str | None:
         """The verdict on the last window; while there is none, the one before."""
         evidence = track.evidence(sample, task, steps=told.steps, shared=shared, heard_ns=holding.spoke_ns)
         if evidence is None:
@@ -220,7 +221,7 @@ class Telemetry:
         verdict = health.judge(evidence, stall_after_ms=self._stall_after_ms)
         if verdict is Health.STALLED and (work := track.helpers_work()) is not False:
             return Health.COMPUTING if work else told.health
-        return UNKNOWN if verdict is None and told.health else verdict or ""
+        return UNKNOWN if verdict is None and told.health != "" else verdict or ""
 
     def _send(self, holding: Holding, *, ends: bool = False, **fields: Any) -> asyncio.Future[str | None]:
         holding.reports += 1
@@ -254,7 +255,7 @@ class Telemetry:
         if (error := answer.exception()) is not None:
             log.error("the store refused a report", task_id=holding.id, error=repr(error))
         elif answer.result() is None:  # not written, as far as is known: so it is told again
-            told.health, told.progress_at_ns, told.effort_ns, told.doing = "", 0, 0, ""
+            told.health, told.progress_at_ns, told.effort_ns, told.doing = None, 0, 0, None
         elif answer.result() in ("stale", "not_found"):
             self._stale(holding)
 
