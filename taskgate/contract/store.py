@@ -1,7 +1,7 @@
 """The store: every read and write of task state, one method for each transition."""
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 from redis import exceptions
@@ -46,6 +46,8 @@ from taskgate.contract.models import (
 )
 from taskgate.contract.script import AWAY, Script, drop_idle, refused
 from taskgate.contract.states import FINAL, Status
+
+T = TypeVar("T")
 
 RETENTION_MS = 86_400_000
 DEAD_RETENTION_MS = 604_800_000
@@ -439,17 +441,13 @@ class Store:
         commands += [
             ["XREAD", "COUNT", count, "STREAMS", *layer, *(after for _, after in layer.values())] for _, layer in places
         ]
-        replies = await self._pipeline(commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        (seconds, micros), *replies = replies
+        time, *replies = await self._pipeline(commands)
         parts: list[list[list[Event]]] = [[] for _ in asked]
         for (_, layer), reply in zip(places, replies, strict=True):
             for name, entries in _pairs(reply or []):
                 n, _ = layer[name.decode()]
                 parts[n].append([_event(entry) for entry in cast(list[Any], entries)])
-        return int(seconds) * 1000 + int(micros) // 1000, [_page(each, count) for each in parts]
+        return _unix_ms(time), [_page(each, count) for each in parts]
 
     async def kept_events(self, task_ids: Sequence[str]) -> list[Kept]:
         """Which part of each task's events is there, in one round trip."""
@@ -459,11 +457,8 @@ class Store:
         replies = await self._pipeline(commands)
         found: list[list[dict[bytes, Any]]] = [[] for _ in task_ids]
         for (n, _), reply in zip(owners, replies, strict=False):
-            if not isinstance(reply, exceptions.ResponseError):  # which is that there is no such stream
+            if reply is not None:
                 found[n].append(dict(_pairs(reply)))
-        for reply in replies[len(owners) :]:
-            if isinstance(reply, Exception):
-                raise reply
         dropped = [bool(reply[0]) and int(reply[1] or 0) > 0 for reply in replies[len(owners) :]]
         return [_kept(streams, output_dropped=each) for streams, each in zip(found, dropped, strict=True)]
 
@@ -475,8 +470,12 @@ class Store:
     async def output(self, task_id: str, *, after: str = "0-0", count: int = 100) -> tuple[list[Event], int]:
         """Kept output of a task after the stream id `after`, oldest first, and how many bytes of it were dropped."""
         partition = self.partition_of(task_id)
-        entries = await self._command("XRANGE", keys.logs(partition, task_id), f"({after}", "+", "COUNT", count)
-        lost = await self._command("HGET", keys.task(partition, task_id), "logs_lost")
+        entries, lost = await self._pipeline(
+            [
+                ["XRANGE", keys.logs(partition, task_id), f"({after}", "+", "COUNT", count],
+                ["HGET", keys.task(partition, task_id), "logs_lost"],
+            ]
+        )
         return [_event(entry) for entry in entries], int(lost or 0)
 
     async def has_event(self, task_id: str, event_id: str) -> bool:
@@ -528,8 +527,7 @@ class Store:
 
     async def now_ms(self) -> int:
         """Redis' clock."""
-        seconds, micros = await self._command("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
+        return _unix_ms(await self._command("TIME"))
 
     async def probe(self) -> None:
         """A real write to every partition.
@@ -569,27 +567,24 @@ class Store:
         return cast(int, await self._command("PUBLISH", channel, message))
 
     async def _pipeline(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        """Replies of reading commands that are sent together; what a command was refused with stands in its place."""
-        try:
-            async with self._redis.pipeline(transaction=False) as pipeline:
-                for command in commands:
-                    pipeline.execute_command(*command)
-                replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        except AWAY as error:
-            await drop_idle(self._redis, error)
-            raise StoreUnavailable(str(error)) from error
-        except exceptions.RedisError as error:
-            if refused(error):
-                raise StoreUnavailable(str(error)) from error
-            raise
-        for reply in replies:
-            if isinstance(reply, Exception) and refused(reply):
-                raise StoreUnavailable(str(reply))
-        return replies
+        """Replies of reading commands that are sent together; None where the key is not there, but had to be."""
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            replies = await self._answer(pipeline.execute(raise_on_error=False))
+        return [_reply(each) for each in replies]
 
     async def _command(self, *command: str | bytes | int | float) -> Any:
+        return await self._answer(self._redis.execute_command(*command))  # type: ignore[no-untyped-call]
+
+    async def _answer(self, asked: Awaitable[T]) -> T:
+        """What Redis answers.
+
+        Raises:
+            StoreUnavailable: it is away, or in no state to answer.
+        """
         try:
-            return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+            return await asked
         except AWAY as error:
             await drop_idle(self._redis, error)
             raise StoreUnavailable(str(error)) from error
@@ -597,6 +592,23 @@ class Store:
             if refused(error):
                 raise StoreUnavailable(str(error)) from error
             raise
+
+
+def _reply(reply: Any) -> Any:
+    """One of a pipeline; None: there is no such key. Raises what it was refused with."""
+    if not isinstance(reply, Exception):
+        return reply
+    if refused(reply):
+        raise StoreUnavailable(str(reply)) from reply
+    if str(reply) == "no such key":
+        return None
+    raise reply
+
+
+def _unix_ms(time: Any) -> int:
+    """Of the reply to TIME."""
+    seconds, micros = time
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 def _beat_value(value: bytes) -> BeatValue:

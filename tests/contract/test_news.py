@@ -2,6 +2,7 @@
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from taskgate.contract import keys
 from taskgate.contract.ids import new_task_id
@@ -67,3 +68,11 @@ async def test_it_is_known_whether_events_were_dropped(store: Store, w1: Hand, r
     assert await store.kept_events([new_task_id(), task_id]) == [(None, None), (last, None)]
     await redis_client.xtrim(keys.events(0, task_id), maxlen=1, approximate=False)
     assert await store.kept_events([task_id]) == [(last, last)]
+
+
+async def test_what_is_kept_of_no_stream_is_not_taken_for_nothing(store: Store, redis_client: Redis) -> None:
+    task_id = new_task_id()
+    await redis_client.set(keys.logs(0, task_id), "no stream")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await store.kept_events([task_id])
+    await redis_client.delete(keys.logs(0, task_id))
