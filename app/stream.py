@@ -93,12 +93,13 @@ class Stream:
         async with self._hub.watch(self._task_id, self._tenant, self.bell) as watch:
             while not self.closing:
                 turn = watch.turn
-                data = b""
+                data, again = b"", False
                 try:
                     if told is None:
                         data, told = await self._first(watch)
                     else:
                         data, told = await watch.news(told.place)
+                    again = told.again
                 except GONE:
                     return  # purged while it was watched
                 except (StoreUnavailable, OutcomeUnknown):
@@ -108,9 +109,7 @@ class Stream:
                     head = b""
                 if self._hub.draining or loop.time() > ends_at or (told is not None and told.ended):
                     return
-                if told is not None and told.again:
-                    continue
-                while turn == watch.turn and not self.closing:
+                while not again and turn == watch.turn and not self.closing:
                     await self.bell.wait()
                     if self.silent:
                         self.silent = False

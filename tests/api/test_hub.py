@@ -1,12 +1,18 @@
-"""The hub: wake-ups of all that is watched come over one connection, which everybody depends on."""
+"""The hub: all that is watched shares one connection for wake-ups, and reads; one's trouble is not everybody's."""
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
 from app.door import Door
+from app.sse import Pulse
+from app.stream import Stream
 from taskgate.contract import ids
+from taskgate.contract.errors import StoreUnavailable
+from tests.api.conftest import Worker, client_of, submit
 from tests.conftest import eventually
 
 
@@ -37,3 +43,32 @@ async def test_who_goes_while_it_is_being_subscribed_cuts_nobody_off(
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_a_stream_waits_when_redis_goes_away_between_two_pages(
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows that there is more to read, and must not ask again and again: nobody else would get a turn."""
+    door = gateway_of()
+    monkeypatch.setattr("app.hub.EVENTS_A_READ", 1)
+    monkeypatch.setattr("app.hub.BACKUP_S", 0.01)
+    monkeypatch.setattr(Pulse, "every_s", 0.01)
+    async with client_of(door) as http:
+        task_id = (await submit(http))["id"]
+    [claimed] = await worker.claim()
+    await worker.report(claimed, events=[("custom", b'{"name":"mine"}')] * 3)
+    await worker.finish(claimed)
+    real = door.gateway.store.news
+    reads = 0
+
+    async def failing(*args: Any, **named: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        if reads == 2:
+            raise StoreUnavailable("away")
+        return await real(*args, **named)
+
+    monkeypatch.setattr(door.gateway.store, "news", failing)
+    stream = Stream(door.gateway.hub, task_id=task_id, tenant="default", cursor="0-0")
+    told = b"".join([block async for block in stream.blocks()])
+    assert (told.count(b"event: custom"), told.count(b"event: end")) == (3, 1)
