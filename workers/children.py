@@ -104,10 +104,7 @@ class ChildProcess:
                 owner=lambda: self._slot.words[RUNNING], take=lambda printed: self._on_message(self, printed)
             )
             undo.callback(self._output.close)
-            try:
-                self._process = self._spawn(self.dumps.writer)
-            finally:
-                os.close(self.dumps.writer)
+            self._process = self._spawn()
             undo.callback(self._process.wait)
             undo.callback(self._process.kill)
             self.pid = self._process.pid
@@ -116,6 +113,7 @@ class ChildProcess:
             self.memory = Memory(self.pid)
             undo.pop_all()
         self._output.started()
+        self.dumps.started()
         self._loop.add_reader(self._socket, self._read)
         self._loop.add_reader(self._pidfd, self._died)
 
@@ -257,7 +255,7 @@ class ChildProcess:
             self.dumps.close()
             self._output.close()
 
-    def _spawn(self, stack_writer: int) -> "subprocess.Popen[bytes]":
+    def _spawn(self) -> "subprocess.Popen[bytes]":
         environ = child_environment()
         log_fd = os.dup(2)
         start = wire.Start(
@@ -265,7 +263,7 @@ class ChildProcess:
             parent=os.getpid(),
             socket=self._childs_socket.fileno(),
             slot=self._slot.fd,
-            stack=stack_writer,
+            stack=self.dumps.writer,
             log=log_fd,
             mark=self._output.mark.decode(),
             readers=tuple(self._output.readers),

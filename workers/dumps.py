@@ -49,10 +49,16 @@ class Dumps:
         self._loop = asyncio.get_running_loop()
         self._ask = ask
         self._fd, self.writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._writable = True
         self._text = ""
         self._arriving: asyncio.Future[str] | None = None
         self._moment: object = None
         self._quiet: asyncio.TimerHandle | None = None
+
+    def started(self) -> None:
+        """The child has its end: close ours."""
+        self._writable = False
+        os.close(self.writer)
 
     def begin(self, moment: object) -> "asyncio.Future[str]":
         """Ask for a dump; done when all of it has arrived, or by `end`."""
@@ -90,6 +96,8 @@ class Dumps:
     def close(self) -> None:
         self.end()
         os.close(self._fd)
+        if self._writable:
+            os.close(self.writer)
 
     def _arrived(self) -> None:
         self._read()

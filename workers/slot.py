@@ -123,8 +123,12 @@ class Slot:
     @classmethod
     def create(cls, records: int) -> "Slot":
         fd = os.memfd_create("taskgate-slot", os.MFD_CLOEXEC)
-        os.ftruncate(fd, _size(records))
-        return cls(fd, records)
+        try:
+            os.ftruncate(fd, _size(records))
+            return cls(fd, records)
+        except OSError:
+            os.close(fd)
+            raise
 
     def sample(self) -> Sample:
         words = self.words
