@@ -157,16 +157,17 @@ class Merged:
             elif page.events and not page.whole:
                 ms, n = position(page.events[-1].id)
                 limit = min(limit, (ms, n + 1))
+        sure = {task_id: _until(page, limit) for task_id, (_, page) in zip(snapshots, read, strict=True)}
+        lost = {each: await self._hub.lost(each, self._parts[each].place, page) for each, page in sure.items()}
         placed: list[tuple[Position, Block]] = []
-        again = False
-        for (task_id, snapshot), (_, page) in zip(snapshots.items(), read, strict=True):
-            sure = _until(page, limit)
-            again = again or not sure.whole
-            placed += [(at, of_task(block, task_id)) for at, block in await self._told(task_id, snapshot, sure)]
+        for task_id, page in sure.items():  # nothing is waited for any more: all of a round is told, or nothing
+            told = self._told(task_id, snapshots[task_id], page, lost=lost[task_id])
+            placed += [(at, of_task(block, task_id)) for at, block in told]
         placed.sort(key=lambda pair: pair[0])
         gone = [of_task(Block("gone", _NO_TASK), task_id) for task_id in self._gone]
         self._gone = []
-        return joined([*gone, *self._with_ids([block for _, block in placed], limit)]), again
+        data = joined([*gone, *self._with_ids([block for _, block in placed], limit)])
+        return data, not all(page.whole for page in sure.values())
 
     async def _snapshots(self, watches: dict[str, Watch]) -> dict[str, Snapshot]:
         found = await asyncio.gather(*(watches[each].snapshot() for each in self._parts), return_exceptions=True)
@@ -181,10 +182,10 @@ class Merged:
                 snapshots[task_id] = each
         return snapshots
 
-    async def _told(self, task_id: str, snapshot: Snapshot, page: EventPage) -> list[tuple[Position, Block]]:
+    def _told(self, task_id: str, snapshot: Snapshot, page: EventPage, *, lost: bool) -> list[tuple[Position, Block]]:
         """What is new of one, each with its position: the state first, an end behind its last event, others last."""
         part = self._parts[task_id]
-        gap = part.gap or await self._hub.lost(task_id, part.place, page)
+        gap = part.gap or lost
         first = begin(snapshot, every=self._every) if part.fresh or gap else Told([], part.place)
         told = news(first.place._replace(cursor=part.place.cursor), snapshot, page)
         self._seen = max(self._seen, position(told.place.cursor))

@@ -8,8 +8,10 @@ import pytest
 from redis.asyncio import Redis
 
 from app.door import Door
+from app.merged import Merged, Part
 from app.sse import Pulse
 from app.stream import Stream
+from app.told import Place
 from taskgate.contract import ids
 from taskgate.contract.errors import StoreUnavailable
 from tests.api.conftest import Worker, client_of, submit
@@ -72,3 +74,32 @@ async def test_a_stream_waits_when_redis_goes_away_between_two_pages(
     stream = Stream(door.gateway.hub, task_id=task_id, tenant="default", cursor="0-0")
     told = b"".join([block async for block in stream.blocks()])
     assert (told.count(b"event: custom"), told.count(b"event: end")) == (3, 1)
+
+
+async def test_what_was_read_of_one_task_is_not_lost_when_redis_goes_away_before_the_next(
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a round is told, or it is read again."""
+    door = gateway_of()
+    monkeypatch.setattr("app.hub.BACKUP_S", 0.01)
+    monkeypatch.setattr(Pulse, "every_s", 0.01)
+    async with client_of(door) as http:
+        task_ids = [(await submit(http))["id"] for _ in range(2)]
+    for claimed in await worker.claim(2):
+        await worker.report(claimed, events=[("custom", b'{"name":"mine"}')] * 40)
+        await worker.finish(claimed)
+    real = door.gateway.hub.kept
+    looks = 0
+
+    async def failing(task_id: str) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            raise StoreUnavailable("away")
+        return await real(task_id)
+
+    monkeypatch.setattr(door.gateway.hub, "kept", failing)
+    stream = Merged(door.gateway.hub, "default", {task_id: Part(Place("1-0")) for task_id in task_ids})
+    told = b"".join([block async for block in stream.blocks()])
+    assert looks >= 3, "the second task's was asked for, and both again"
+    assert (told.count(b"event: custom"), told.count(b"event: end")) == (80, 2)
