@@ -11,16 +11,14 @@ from redis.asyncio import Redis
 from loadtest import machine
 from loadtest.measures import Run, Sizes
 from loadtest.services import TEXT
+from loadtest.stand_in import LEASE_MS, SERVED, WORKER, worker_info
 from loadtest.valkey import Durability, Valkey, serving
 from taskgate.contract import ids
-from taskgate.contract.models import Accepted, Claimed, Finish, Limits, Served, Submission, TaskSpec, WorkerInfo
+from taskgate.contract.models import Accepted, Claimed, Finish, Limits, Submission, TaskSpec
 from taskgate.contract.store import Store
 
 GROUPS = (64, 128)
 _LIMITS = Limits(tasks=10_000_000, bytes=1 << 40)
-_WORKER = "bench-1"
-_SERVED = [Served("default", "noop", "sync")]
-_LEASE_MS = 60_000
 T = TypeVar("T")
 
 
@@ -58,7 +56,7 @@ async def _submission_cost(valkey: Valkey, group: int, tasks: int, with_key: boo
 async def _whole_life(valkey: Valkey, tasks: int) -> dict[str, float]:
     async with _connected(valkey) as redis:
         store = Store(redis)
-        await store.beat(0, _worker_info(), held=[], served=_SERVED)
+        await store.beat(0, worker_info(), held=[], served=SERVED)
         await _live(store, valkey, GROUPS[0])  # loads the scripts, makes the shared keys
         before = valkey.used_memory()
         claim_us, finish_us = await _live(store, valkey, tasks)
@@ -74,9 +72,9 @@ async def _live(store: Store, valkey: Valkey, tasks: int) -> tuple[float, float]
     left = tasks
     while left:
         started = valkey.used_cpu_s()
-        claimed = await store.claim(0, _WORKER, served=_SERVED, free_sync=GROUPS[0], free_async=0, lease_ms=_LEASE_MS)
+        claimed = await store.claim(0, WORKER, served=SERVED, free_sync=GROUPS[0], free_async=0, lease_ms=LEASE_MS)
         between = valkey.used_cpu_s()
-        answers = await store.finish(0, _WORKER, [_finish(task) for task in claimed])
+        answers = await store.finish(0, WORKER, [_finish(task) for task in claimed])
         if set(answers) != {"succeeded"}:
             raise OSError(f"finish answered {set(answers)}")
         claiming, finishing = claiming + between - started, finishing + valkey.used_cpu_s() - between
@@ -121,22 +119,6 @@ def _check(outcomes: Sequence[object]) -> None:
     refused = [outcome for outcome in outcomes if not isinstance(outcome, Accepted)]
     if refused:
         raise OSError(f"refused: {refused[0]!r}")
-
-
-def _worker_info() -> WorkerInfo:
-    return WorkerInfo(
-        id=_WORKER,
-        host="here",
-        pid=1,
-        started_ms=0,
-        lease_ms=_LEASE_MS,
-        queues=["default"],
-        types=[],
-        state="ready",
-        children=[],
-        wanted_children=0,
-        guard="ok",
-    )
 
 
 def _run(what: str, durability: Durability, figures: dict[str, float], foreign_cores: float) -> Run:

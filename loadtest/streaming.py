@@ -18,11 +18,10 @@ from urllib.parse import urlsplit
 import msgspec
 from redis.asyncio import Redis
 
-from taskgate.contract.models import Claimed, Held, Report, Served, WorkerInfo
+from loadtest.stand_in import LEASE_MS, SERVED, worker_info
+from taskgate.contract.models import Claimed, Held, Report
 from taskgate.contract.store import Store
 
-TASK_TYPE = "noop"
-_SERVED = [Served("default", TASK_TYPE, "sync")]
 _TICK_S = 0.05
 _STAMP = b'"current":'
 _CONNECTS_AT_ONCE = 100
@@ -33,7 +32,7 @@ def read(url: str, task_ids: list[str], streams: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
     poll = select.epoll()
-    connections: dict[int, socket.socket] = {}
+    connections: dict[int, socket.socket | _Input] = {}
     silent: set[int] = set()
     ages: list[float] = []
     blocks = closed = 0
@@ -70,7 +69,7 @@ def read(url: str, task_ids: list[str], streams: int) -> None:
     ages.clear()
     blocks = 0
     poll.register(sys.stdin.fileno(), select.EPOLLIN)
-    connections[sys.stdin.fileno()] = _Input()  # type: ignore[assignment]
+    connections[sys.stdin.fileno()] = _Input()
     while closed == 0:
         receive(1)
     ages.sort()
@@ -106,12 +105,12 @@ async def tell(url: str, *, tasks: int, per_s: float, seconds: float) -> None:
     """Claim that many tasks and report their progress in turns: `current` is the time, in milliseconds."""
     async with Redis.from_url(url, protocol=2) as redis:
         store = Store(redis)
-        worker = _worker()
-        await store.beat(0, worker, held=[], served=_SERVED)
+        worker = worker_info()
+        await store.beat(0, worker, held=[], served=SERVED)
         claimed: list[Claimed] = []
         while len(claimed) < tasks:
             claimed += await store.claim(
-                0, worker.id, served=_SERVED, free_sync=min(100, tasks - len(claimed)), free_async=0, lease_ms=60_000
+                0, worker.id, served=SERVED, free_sync=min(100, tasks - len(claimed)), free_async=0, lease_ms=LEASE_MS
             )
         print("claimed", flush=True)
         sys.stdin.readline()
@@ -123,7 +122,7 @@ async def tell(url: str, *, tasks: int, per_s: float, seconds: float) -> None:
                 await store.report(0, worker.id, [_report(task, told + k) for k, task in enumerate(batch[n : n + 50])])
                 told += len(batch[n : n + 50])
             await asyncio.sleep(_TICK_S)
-        await store.beat(0, worker, held=[Held(task.id, task.epoch) for task in claimed], served=_SERVED)
+        await store.beat(0, worker, held=[Held(task.id, task.epoch) for task in claimed], served=SERVED)
         print(json.dumps({"told": told, "per_s": told / (time.monotonic() - started)}), flush=True)
 
 
@@ -131,22 +130,6 @@ def _report(task: Claimed, number: int) -> Report:
     now_ms = time.time() * 1000
     progress = {"current": round(now_ms, 1), "total": 2e12, "percent": 50.0, "stage": "measuring", "at_ms": int(now_ms)}
     return Report(id=task.id, epoch=task.epoch, number=number + 1, progress=msgspec.json.encode(progress))
-
-
-def _worker() -> WorkerInfo:
-    return WorkerInfo(
-        id="bench-streams",
-        host="bench",
-        pid=1,
-        started_ms=0,
-        lease_ms=60_000,
-        queues=["default"],
-        types=[],
-        state="ready",
-        children=[],
-        wanted_children=0,
-        guard="ok",
-    )
 
 
 def _main() -> None:

