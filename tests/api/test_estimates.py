@@ -1,7 +1,6 @@
 """Estimates: when a task starts, how long it still runs; null where nothing is known."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -13,7 +12,7 @@ from app import estimates
 from app.door import Door
 from app.view import Estimate
 from taskgate.contract.errors import StoreUnavailable
-from taskgate.contract.models import Pace, TaskRecord, TaskSpec
+from taskgate.contract.models import Pace, TaskRecord, TaskSpec, WorkerInfo
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 from tests.api.conftest import Worker, client_of, submit
@@ -34,22 +33,24 @@ def record(status: Status = Status.RUNNING, **more: Any) -> TaskRecord:
     return TaskRecord(**fields | more)
 
 
-@dataclass
-class Said:
-    """A worker as estimates look at it."""
+def said(types: list[str], run_ms: dict[str, int], **more: Any) -> WorkerInfo:
+    """A supervisor's own words, as far as estimates look at them."""
+    fields: dict[str, Any] = {
+        "lease_ms": 6_000,
+        "queues": ["default"],
+        "children": [],
+        "wanted_children": 2,
+        "slots": {"echo": 2},
+        "beat_ms": 20_000,
+    }
+    fields |= more
+    return WorkerInfo(
+        id="w", host="host", pid=1, started_ms=0, types=types, state="ready", guard="ok", run_ms=run_ms, **fields
+    )
 
-    types: list[str]
-    run_ms: dict[str, int]
-    wanted_children: int = 2
-    beat_ms: int = 20_000
-    lease_ms: int = 6_000
-    queues: list[str] = field(default_factory=lambda: ["default"])
-    children: tuple[dict[str, str], ...] = ()
-    slots: dict[str, int] = field(default_factory=lambda: {"echo": 2})
 
-
-def start(position: int, pace: Pace, *workers: Said) -> Estimate | None:
-    return estimates.start(record(Status.QUEUED, position=position), pace, list(workers))  # type: ignore[arg-type]
+def start(position: int, pace: Pace, *workers: WorkerInfo) -> Estimate | None:
+    return estimates.start(record(Status.QUEUED, position=position), pace, list(workers))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_past_runs_tell_the_rest_until_this_one_takes_longer() -> None:
     assert estimates.left_by_runs_ms(record(), 12_000) == 2_000
     assert estimates.left_by_runs_ms(record(), 10_000) is None
     assert estimates.left_by_runs_ms(record(), None) is None
-    assert estimates.typical_ms(record(), [Said([], {"echo": 10}), Said([], {"echo": 30}), Said([], {"b": 9})]) == 20  # type: ignore[list-item]
+    assert estimates.typical_ms(record(), [said([], {"echo": 10}), said([], {"echo": 30}), said([], {"b": 9})]) == 20
 
 
 @pytest.mark.parametrize(
@@ -94,12 +95,12 @@ def test_past_runs_tell_the_rest_until_this_one_takes_longer() -> None:
     ],
 )
 def test_a_queue_tells_the_start_by_what_leaves_it(pace: Pace, position: int, starts_in_ms: int) -> None:
-    assert start(position, pace, Said(["echo:v1"], {})) == Estimate(starts_in_ms=starts_in_ms, basis="drain_rate")
+    assert start(position, pace, said(["echo:v1"], {})) == Estimate(starts_in_ms=starts_in_ms, basis="drain_rate")
 
 
 def test_without_a_measured_rate_past_runs_do() -> None:
-    assert start(3, STILL, Said(["echo:v1"], {"echo": 100})) == Estimate(starts_in_ms=200, basis="past_runs")
-    assert start(3, STILL, Said(["echo:v1"], {})) is None
+    assert start(3, STILL, said(["echo:v1"], {"echo": 100})) == Estimate(starts_in_ms=200, basis="past_runs")
+    assert start(3, STILL, said(["echo:v1"], {})) is None
 
 
 AFTER_A_PAUSE = STILL._replace(since_ms=9_500, per_s=0.7, waiting=10)
@@ -108,15 +109,15 @@ AFTER_A_PAUSE = STILL._replace(since_ms=9_500, per_s=0.7, waiting=10)
 @pytest.mark.parametrize(
     ("worker", "pace", "basis"),
     [
-        (Said(["echo:v1"], {"echo": 1_000}), AFTER_A_PAUSE, "past_runs"),
-        (Said(["echo:v1"], {"echo": 1_000}), AFTER_A_PAUSE._replace(per_s=3.0), "drain_rate"),
-        (Said(["echo:v1"], {"echo": 1_000}), AFTER_A_PAUSE._replace(lanes=2), "drain_rate"),
-        (Said(["echo:v1"], {"echo": 1_000}, queues=["default", "slow"]), AFTER_A_PAUSE, "drain_rate"),
-        (Said(["echo:v1"], {"echo": 1_000}, beat_ms=13_000), AFTER_A_PAUSE, "past_runs"),  # from before it went on
-        (Said(["echo:v1"], {"echo": 1_000}, slots={}), AFTER_A_PAUSE, "drain_rate"),
+        (said(["echo:v1"], {"echo": 1_000}), AFTER_A_PAUSE, "past_runs"),
+        (said(["echo:v1"], {"echo": 1_000}), AFTER_A_PAUSE._replace(per_s=3.0), "drain_rate"),
+        (said(["echo:v1"], {"echo": 1_000}), AFTER_A_PAUSE._replace(lanes=2), "drain_rate"),
+        (said(["echo:v1"], {"echo": 1_000}, queues=["default", "slow"]), AFTER_A_PAUSE, "drain_rate"),
+        (said(["echo:v1"], {"echo": 1_000}, beat_ms=13_000), AFTER_A_PAUSE, "past_runs"),  # from before it went on
+        (said(["echo:v1"], {"echo": 1_000}, slots={}), AFTER_A_PAUSE, "drain_rate"),
     ],
 )
-def test_a_pause_that_is_over_delays_no_start(worker: Said, pace: Pace, basis: str) -> None:
+def test_a_pause_that_is_over_delays_no_start(worker: WorkerInfo, pace: Pace, basis: str) -> None:
     found = start(9, pace, worker)
     assert found is not None
     assert found.basis == basis
@@ -134,16 +135,17 @@ def test_a_pause_that_is_over_delays_no_start(worker: Said, pace: Pace, basis: s
 )
 async def test_what_does_not_run_has_no_time_left(store: Store, more: dict[str, Any], left_ms: int | None) -> None:
     progress = b'{"current":1,"total":2,"at_ms":20000}'
-    found = await estimates.Estimates(store).of(record(**{"progress": progress, "health": "", "alive_ms": 1, **more}))
+    running = record(**{"progress": progress, "health": "", "alive_ms": 1, **more})
+    _, found = await estimates.Estimates(store).of(running)
     assert (found and found.remaining_ms) == left_ms
 
 
 def test_where_nobody_serves_it_nothing_is_said() -> None:
     moving = STILL._replace(per_s=5.0)
     assert start(0, moving) is None
-    assert start(0, moving, Said(["other:v1"], {})) is None
-    assert start(0, moving, Said(["echo:v1"], {}, queues=["second"])) is None
-    assert start(0, moving, Said(["echo:v1"], {}, beat_ms=1_000)) is None
+    assert start(0, moving, said(["other:v1"], {})) is None
+    assert start(0, moving, said(["echo:v1"], {}, queues=["second"])) is None
+    assert start(0, moving, said(["echo:v1"], {}, beat_ms=1_000)) is None
 
 
 async def test_views_carry_them_and_the_etag_does_not(
@@ -190,14 +192,14 @@ async def test_tasks_cost_no_read_of_their_own(
 
 
 async def test_without_redis_there_is_none_and_nothing_else_is_wrong(
-    gateway_of: Callable[..., Door], worker: Worker
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     door = gateway_of()
 
     async def away(*_: Any) -> Any:
         raise StoreUnavailable
 
-    door.gateway.store.pace = away  # type: ignore[assignment]
+    monkeypatch.setattr(door.gateway.store, "pace", away)
     async with client_of(door) as http:
         task = await submit(http)
         for _ in range(2):
@@ -215,8 +217,8 @@ async def test_without_redis_there_is_none_and_nothing_else_is_wrong(
     ],
 )
 def test_a_queued_task_says_what_it_waits_for(types: list[str], states: str, stage: str) -> None:
-    worker = Said(types, {}, children=tuple({"state": state} for state in states.split()))
-    assert estimates.waits_for(record(Status.QUEUED), [worker]) == stage  # type: ignore[list-item]
+    worker = said(types, {}, children=[{"state": state} for state in states.split()])
+    assert estimates.waits_for(record(Status.QUEUED), [worker]) == stage
 
 
 async def test_what_a_queued_task_waits_for_is_in_its_status(http: httpx.AsyncClient, worker: Worker) -> None:

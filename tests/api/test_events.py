@@ -1,6 +1,7 @@
 """`GET /tasks/{id}/events` against a real gateway process: everything once, in order, resumable to the event."""
 
 import asyncio
+import functools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -309,7 +310,7 @@ async def test_a_fresh_stream_can_be_resumed_from_its_first_block(http: httpx.As
     for count in (0, 3):
         task_id, claimed = await eventful(http, worker, count=count)
         stream = Follower(http, task_id, {})
-        await eventually(lambda stream=stream: _seen(stream), bool)  # type: ignore[misc]
+        await eventually(functools.partial(_seen, stream), bool)
         await stream.hang_up()
         assert _last_id(stream) == await worker.store.last_event_id(task_id)
         await worker.finish(claimed)

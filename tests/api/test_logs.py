@@ -3,7 +3,9 @@
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from redis.asyncio import Redis
 
 from taskgate.contract.models import Claimed
 from taskgate.contract.store import Store
@@ -14,8 +16,6 @@ HEADERS = {"Accept": "text/plain"}
 
 def said(text: str, **more: Any) -> tuple[bytes, int]:
     """An entry as the supervisor writes it."""
-    import msgspec
-
     entry = {"attempt": 1, "stream": "stdout", "at": "2026-01-31T00:00:00.000Z", "text": text, **more}
     return msgspec.json.encode(entry), len(text)
 
@@ -104,11 +104,13 @@ async def test_nobody_reads_what_is_not_his(http: httpx.AsyncClient) -> None:
     assert unknown.status_code in (404, 410)
 
 
-async def test_output_that_retention_dropped_is_a_gap_of_the_stream(http: httpx.AsyncClient, worker: Worker) -> None:
+async def test_output_that_retention_dropped_is_a_gap_of_the_stream(
+    http: httpx.AsyncClient, worker: Worker, redis_client: Redis
+) -> None:
     task_id, task = await printing(http, worker, "a\n")
     seen = (await worker.store.events(task_id))[0].id
     await worker.finish(task, result=b'"%s"' % (b"x" * 4000))
-    assert await Store(worker.store._redis, retention_bytes=3000).trim(0) == 1
+    assert await Store(redis_client, retention_bytes=3000).trim(0) == 1
     for path, headers in (
         (f"/tasks/{task_id}/events", {}),
         (f"/tasks/{task_id}/events", {"Last-Event-ID": seen}),

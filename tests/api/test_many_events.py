@@ -228,7 +228,7 @@ async def test_another_tenants_tasks_are_not_there(gateway_of: Callable[..., Doo
 
 async def test_a_hundred_tasks_and_each_end_once(http: httpx.AsyncClient, worker: Worker) -> None:
     tasks = await running(http, worker, 100)
-    stream = Many(http, [task.id for task in tasks] * 1)
+    stream = Many(http, [task.id for task in tasks])
     await eventually(lambda: _count(stream, "snapshot"), lambda count: count == 100)
     for task in tasks:
         await worker.report(task, events=[("custom", b"{}")])

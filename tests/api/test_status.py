@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from app.door import Door
-from taskgate.contract import ids
+from taskgate.contract import ids, keys
 from tests.api.conftest import Worker, client_of, submit
 from tests.conftest import eventually
 
@@ -88,10 +88,10 @@ async def test_without_its_liveness_key_a_running_task_is_lost(
     """It says so, and calls the supervisors to look."""
     task = await submit(http)
     [claimed] = await worker.claim()
-    claimed_ms = int(await redis_client.hget(f"tg:{{0}}:task:{claimed.id}", "started"))
-    await redis_client.hset(f"tg:{{0}}:task:{claimed.id}", "started", claimed_ms - worker.info.lease_ms - 1)
+    claimed_ms = int(await redis_client.hget(keys.task(0, claimed.id), "started"))
+    await redis_client.hset(keys.task(0, claimed.id), "started", claimed_ms - worker.info.lease_ms - 1)
     async with redis_client.pubsub(ignore_subscribe_messages=True) as pubsub:
-        await pubsub.subscribe("tg:{0}:notices")
+        await pubsub.subscribe(keys.notices(0))
         shown = (await http.get(f"/tasks/{task['id']}", headers=FRESH)).json()
         assert (shown["status"], shown["health"], shown["heartbeat_age_ms"]) == ("running", "lost", None)
 
@@ -210,8 +210,8 @@ async def test_what_is_decided_at_the_read_is_in_the_etag(
     [claimed] = await worker.claim()
     reads: list[dict[str, str]] = [{}, {"fields": "health"}]
     known = [(await http.get(url, params=params, headers=FRESH)).headers["etag"] for params in reads]
-    claimed_ms = int(await redis_client.hget(f"tg:{{0}}:task:{claimed.id}", "started"))
-    await redis_client.hset(f"tg:{{0}}:task:{claimed.id}", "started", claimed_ms - worker.info.lease_ms - 1)
+    claimed_ms = int(await redis_client.hget(keys.task(0, claimed.id), "started"))
+    await redis_client.hset(keys.task(0, claimed.id), "started", claimed_ms - worker.info.lease_ms - 1)
     for params, etag in zip(reads, known, strict=True):
         lost = await http.get(url, params=params, headers={"If-None-Match": etag, **FRESH})
         assert (lost.status_code, lost.json()["health"]) == (200, "lost")

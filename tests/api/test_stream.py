@@ -83,7 +83,7 @@ async def test_a_stream_waits_while_redis_is_away(
             raise StoreUnavailable("away")
         return await real(*args, **named)
 
-    door.gateway.store.news = failing  # type: ignore[method-assign]
+    monkeypatch.setattr(door.gateway.store, "news", failing)
     assert await names(door, task_id, kept[0]) == ["custom", "status", "end"]
     assert failures == 4
 
@@ -115,7 +115,7 @@ async def test_what_is_dropped_while_a_story_is_read_from_its_beginning_is_a_gap
 
 
 async def test_a_streams_events_are_read_and_made_once_for_all_who_are_equally_far(
-    gateway_of: Callable[..., Door], worker: Worker
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     door = gateway_of()
     task_id, kept = await finished(worker, "custom")
@@ -126,7 +126,7 @@ async def test_a_streams_events_are_read_and_made_once_for_all_who_are_equally_f
         reads += 1
         return await real(*args, **named)
 
-    door.gateway.store.news = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(door.gateway.store, "news", counted)
     told = await asyncio.gather(*(names(door, task_id, kept[0]) for _ in range(20)))
     assert told == [["custom", "status", "end"]] * 20
     assert reads == 1

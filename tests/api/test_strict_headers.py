@@ -119,8 +119,9 @@ async def test_all_bodies_together_have_a_bound(
     """A body that would not fit is refused before it is read, and its room is given back whatever comes of it."""
     monkeypatch.setattr(app.body, "ROOM_BYTES", 20_000)
     fits = b'{"type":"any","payload":1}'.ljust(1_000)
-    async with client_of(gateway_of(max_body_bytes=1_000)) as http:
-        bodies = http._transport.app._bodies  # type: ignore[attr-defined]
+    door = gateway_of(max_body_bytes=1_000)
+    bodies = door._bodies
+    async with client_of(door) as http:
         for content in (fits, b"{", fits + b" ", gzip.compress(fits)):
             await http.post("/tasks", content=content, headers=JSON)
         assert bodies.held == 0

@@ -14,6 +14,8 @@ from app.door import Door
 from app.errors import Problem
 from app.hub import BACKUP_S
 from app.snapshots import FINAL_TTL_S
+from taskgate.contract import keys
+from taskgate.contract.errors import TaskNotFound
 from tests.api.conftest import Served, Worker, client_of, submit
 from tests.conftest import eventually
 
@@ -33,7 +35,7 @@ def client(served: Served) -> httpx.AsyncClient:
 
 async def watchers(redis: Redis, *task_ids: str) -> int:
     """How many connections are subscribed to changes of these tasks."""
-    found = await redis.pubsub_numsub(*(f"tg:{{0}}:changes:{task_id}" for task_id in task_ids))
+    found = await redis.pubsub_numsub(*(keys.changes(0, task_id) for task_id in task_ids))
     return sum(count for _, count in found)
 
 
@@ -253,7 +255,7 @@ async def test_what_another_gateway_has_shown_is_not_taken_back(
 
 
 async def test_a_read_begun_before_the_submission_does_not_hide_it(
-    gateway_of: Callable[..., Door], worker: Worker
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who has seen the 202 finds the task, though another reader's look for it was under way then."""
     door = gateway_of()
@@ -269,12 +271,12 @@ async def test_a_read_begun_before_the_submission_does_not_hide_it(
                 return None  # it looked before the submission
             return answers[-1]
 
-        snapshots._groups = [slow_read]  # type: ignore[list-item]
+        monkeypatch.setattr(snapshots, "_groups", [slow_read])
         task = await submit(http)
         early = asyncio.ensure_future(snapshots.get(task["id"], "default"))
         late = asyncio.ensure_future(snapshots.get(task["id"], "default"))
         await asyncio.sleep(0)
         may_go_on.set()
         assert (await late).record.id == task["id"]
-        with pytest.raises(Exception, match=task["id"]):
+        with pytest.raises(TaskNotFound, match=task["id"]):
             await early

@@ -11,6 +11,7 @@ import pytest
 from app.protocol import MAX_HEAD_BYTES, MAX_URL_BYTES
 from taskgate.contract.store import Store
 from tests.api.conftest import Served, Worker
+from tests.api.test_waiting import watchers
 from tests.conftest import eventually
 
 Serve = Callable[..., Awaitable[Served]]
@@ -279,14 +280,12 @@ async def test_a_stream_before_another_request_ends_when_its_client_goes(
     wire.send(b"GET /tasks/%s/events HTTP/1.1\r\nHost: x\r\n\r\n" % task.encode())
     await wire.reader.readuntil(b"event: snapshot")
 
-    async def watchers() -> int:
-        return int((await redis_client.execute_command("PUBSUB", "NUMSUB", f"tg:{{0}}:changes:{task}"))[1])
-
-    await eventually(watchers, lambda count: count == 1)
+    await eventually(lambda: watchers(redis_client, task), lambda count: count == 1)
     wire.send(GET)
     await asyncio.sleep(0.1)
     wire.writer.transport.abort()
-    await eventually(watchers, lambda count: count == 0, within_s=10)  # at once: a ping would find out after 15 s
+    # At once: a ping would find out after 15 s.
+    await eventually(lambda: watchers(redis_client, task), lambda count: count == 0, within_s=10)
 
 
 @pytest.fixture

@@ -12,24 +12,34 @@ from taskgate.cli.bars import Bars
 from taskgate.cli.meters import Meter, Meters
 from taskgate.cli.watching import Board, Lines
 from taskgate.cli.words import describe, size, span
+from taskgate.client import Progress, Task
 from tests.cli.conftest import TASK_ID, Receiver, stream
 from tests.cli.test_commands import FAILED, HALF, RUNNING, SUCCEEDED, SUCCESS, TASK, on_a_terminal
 
-BUSY: dict[str, Any] = {
+FIFTY: Progress = {
+    "current": 50,
+    "total": 100,
+    "percent": 50,
+    "unit": "pages",
+    "stage": "rendering",
+    "message": "p. 50",
+}
+EFFORT: dict[str, Any] = {"cpu_ms": 1000, "rss_bytes": 300 << 20}
+BUSY: Task = {
     **RUNNING,
     "version": 5,
     "health": "computing",
-    "progress": {"current": 50, "total": 100, "percent": 50, "unit": "pages", "stage": "rendering", "message": "p. 50"},
+    "progress": FIFTY,
     "estimate": {"starts_in_ms": None, "remaining_ms": 75_000, "basis": "progress"},
-    "effort": {"cpu_ms": 1000, "rss_bytes": 300 << 20},
+    "effort": EFFORT,
 }
 
 
-def drawn(*tasks: dict[str, Any], width: int) -> list[str]:
+def drawn(*tasks: Task, width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
     bars = Bars(console)
     for task in tasks:
-        bars.show(task)  # type: ignore[arg-type]
+        bars.show(task)
     with console.capture() as captured:
         console.print(bars.table())
     return captured.get().splitlines()
@@ -38,7 +48,7 @@ def drawn(*tasks: dict[str, Any], width: int) -> list[str]:
 def test_a_wide_line_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 100.0, 102.0, 102.0, 200.0, 200.0])
     monkeypatch.setattr("taskgate.cli.meters.monotonic", lambda: next(clock))
-    later = {**BUSY, "progress": {**BUSY["progress"], "current": 70, "percent": 70}, "effort": {"cpu_ms": 2900}}
+    later: Task = {**BUSY, "progress": {**FIFTY, "current": 70, "percent": 70}, "effort": {"cpu_ms": 2900}}
     [line] = drawn(BUSY, later, width=160)
     shown = " ".join(re.sub("[━╸╺]+", " ", line).split())
     words = "70 % running · 70/100 pages · rendering · p. 50"
@@ -47,12 +57,12 @@ def test_a_wide_line_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_that_tasks_share_is_marked() -> None:
-    assert "~300 MiB" in drawn({**BUSY, "effort": {**BUSY["effort"], "shared": True}}, width=160)[0]
+    assert "~300 MiB" in drawn({**BUSY, "effort": {**EFFORT, "shared": True}}, width=160)[0]
 
 
 @pytest.mark.parametrize("width", [160, 120, 100, 80, 60, 40, 20])
 def test_every_width_has_a_line_for_each_task(width: int) -> None:
-    long = {**BUSY, "type": "x" * 64, "progress": {**BUSY["progress"], "message": "m" * 500}}
+    long: Task = {**BUSY, "type": "x" * 64, "progress": {**FIFTY, "message": "m" * 500}}
     lines = drawn(SUCCEEDED, {**long, "id": TASK_ID[:-1] + "c"}, width=width)
     assert len(lines) == 2
     assert all(len(line) <= width for line in lines)
@@ -60,7 +70,7 @@ def test_every_width_has_a_line_for_each_task(width: int) -> None:
 
 
 def test_a_message_is_text() -> None:
-    evil = {**BUSY, "type": "[red]t\x1b[2J", "progress": {"percent": 1, "message": "\x1b]0;x\x07[bold]"}}
+    evil: Task = {**BUSY, "type": "[red]t\x1b[2J", "progress": {"percent": 1, "message": "\x1b]0;x\x07[bold]"}}
     [line] = drawn(evil, width=160)
     assert "[red]t" in line
     assert "[bold]" in line
@@ -80,7 +90,7 @@ def test_a_message_is_text() -> None:
         (FAILED, "failed · attempt 3 · exception: boom"),
     ],
 )
-def test_a_task_in_words(task: Any, words: str) -> None:
+def test_a_task_in_words(task: Task, words: str) -> None:
     assert describe(task) == words
 
 
@@ -96,14 +106,14 @@ def test_a_task_in_words(task: Any, words: str) -> None:
         ({"current": -20.0}, "-20"),
     ],
 )
-def test_how_far_it_is_in_whole_numbers(progress: Any, words: str) -> None:
-    assert describe({**RUNNING, "progress": progress}) == f"running · {words}"  # type: ignore[typeddict-item]
+def test_how_far_it_is_in_whole_numbers(progress: Progress, words: str) -> None:
+    assert describe({**RUNNING, "progress": progress}) == f"running · {words}"
 
 
 def test_plain_lines_tell_bad_health_once(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines()
     for health in ("computing", "waiting", "stalled", "stalled", "computing"):
-        lines.show({**RUNNING, "health": health})  # type: ignore[typeddict-item]
+        lines.show({**RUNNING, "health": health})
     said = capsys.readouterr().out.splitlines()
     assert [line.partition("demo.echo  ")[2] for line in said] == ["running", "running · stalled", "running"]
 
@@ -112,11 +122,11 @@ def test_numbers_that_were_asked_for_stay_until_something_newer_is_told() -> Non
     shown: list[Any] = []
     view = types.SimpleNamespace(show=shown.append)
     board = Board([TASK_ID], view)
-    board.told({**BUSY, "version": 5})  # type: ignore[typeddict-item]
-    board.asked({**BUSY, "version": 4, "effort": {"cpu_ms": 1500}, "progress": None})  # type: ignore[typeddict-item]
-    board.told({**BUSY, "version": 6, "progress": HALF})  # type: ignore[typeddict-item]
-    board.told({**BUSY, "version": 7, "health": "stalled", "effort": {"cpu_ms": 1600}})  # type: ignore[typeddict-item]
-    board.asked({**BUSY, "status": "queued", "effort": {"cpu_ms": 1}})  # type: ignore[typeddict-item]
+    board.told({**BUSY, "version": 5})
+    board.asked({**BUSY, "version": 4, "effort": {"cpu_ms": 1500}, "progress": None})
+    board.told({**BUSY, "version": 6, "progress": HALF})
+    board.told({**BUSY, "version": 7, "health": "stalled", "effort": {"cpu_ms": 1600}})
+    board.asked({**BUSY, "status": "queued", "effort": {"cpu_ms": 1}})
     assert [task["effort"]["cpu_ms"] for task in shown] == [1000, 1500, 1500, 1600]
     assert [task["version"] for task in shown] == [5, 5, 6, 7]
     assert [task["progress"]["current"] for task in shown] == [50, 50, 5, 50]

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from taskgate import client as sdk
-from taskgate.client import Client, LogPage, Refused, TaskPage
+from taskgate.client import Client, LogLine, LogPage, Refused, Task, TaskPage
 from tests.cli.conftest import TASK_ID, Receiver, answer, problem
 from tests.cli.drivers import CLIENTS
 
-TASK = {"id": TASK_ID, "type": "t", "status": "queued"}
+TASK: Task = {"id": TASK_ID, "type": "t", "status": "queued"}
 
 
 @pytest.fixture(params=CLIENTS)
@@ -62,7 +62,7 @@ def test_the_result_is_the_value_that_was_returned(client: Any, receiver: Receiv
 def test_a_page_of_tasks(client: Any, receiver: Receiver) -> None:
     receiver.answers += [answer(200, {"items": [TASK], "next_cursor": "c"}), answer(200, {"items": []})]
     with client:
-        assert client.list(status="failed", metadata={"a b": "1&2"}, limit=7) == TaskPage([TASK], "c")  # type: ignore[list-item]
+        assert client.list(status="failed", metadata={"a b": "1&2"}, limit=7) == TaskPage([TASK], "c")
         assert client.list(cursor="c") == TaskPage([], None)
     first, second = receiver.requests
     assert first.path == "/tasks?status=failed&limit=7&metadata.a+b=1%262"
@@ -70,11 +70,11 @@ def test_a_page_of_tasks(client: Any, receiver: Receiver) -> None:
 
 
 def test_a_page_of_output(client: Any, receiver: Receiver) -> None:
-    line = {"id": "1-0", "attempt": 1, "stream": "stdout", "at": "2026-01-01T00:00:00Z", "text": "hello"}
+    line: LogLine = {"id": "1-0", "attempt": 1, "stream": "stdout", "at": "2026-01-01T00:00:00Z", "text": "hello"}
     body = {"items": [line], "truncated": True, "dropped_bytes": 9, "next": "1-0"}
     receiver.answers.append(answer(200, body))
     with client:
-        assert client.logs(TASK_ID, after="0-1", limit=5) == LogPage([line], "1-0", True, 9)  # type: ignore[list-item]
+        assert client.logs(TASK_ID, after="0-1", limit=5) == LogPage([line], "1-0", True, 9)
     assert receiver.requests[0].path == f"/tasks/{TASK_ID}/logs?after=0-1&limit=5"
 
 

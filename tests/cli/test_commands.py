@@ -7,6 +7,7 @@ import pty
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,14 +15,21 @@ import pytest
 
 from taskgate.cli import main
 from taskgate.cli.text import print_json
+from taskgate.client import Progress, Task
 from tests.cli.conftest import TASK_ID, Answer, Cli, Receiver, answer, hang_up, problem, stream
 
 OTHER_ID = TASK_ID[:-1] + "c"
-TASK: dict[str, Any] = {"id": TASK_ID, "type": "demo.echo", "status": "queued", "attempt": 0, "max_attempts": 3}
-RUNNING = {**TASK, "status": "running", "attempt": 1}
-HALF = {"current": 5, "total": 10, "percent": 50, "unit": "files", "stage": "reading", "message": "os.py"}
-SUCCEEDED = {**TASK, "status": "succeeded", "attempt": 1, "progress": HALF, "result_url": f"/tasks/{TASK_ID}/result"}
-FAILED = {
+TASK: Task = {"id": TASK_ID, "type": "demo.echo", "status": "queued", "attempt": 0, "max_attempts": 3}
+RUNNING: Task = {**TASK, "status": "running", "attempt": 1}
+HALF: Progress = {"current": 5, "total": 10, "percent": 50, "unit": "files", "stage": "reading", "message": "os.py"}
+SUCCEEDED: Task = {
+    **TASK,
+    "status": "succeeded",
+    "attempt": 1,
+    "progress": HALF,
+    "result_url": f"/tasks/{TASK_ID}/result",
+}
+FAILED: Task = {
     **TASK,
     "status": "failed",
     "attempt": 3,
@@ -29,7 +37,7 @@ FAILED = {
 }
 
 
-def events(*named: tuple[str, dict[str, Any]]) -> str:
+def events(*named: tuple[str, Mapping[str, Any]]) -> str:
     return "".join(f"event: {name}\nid: {n}-0\ndata: {json.dumps(data)}\n\n" for n, (name, data) in enumerate(named, 1))
 
 

@@ -1,5 +1,7 @@
 """page: a tenant's tasks, newest first, a bounded number of looks at a time."""
 
+from typing import Any
+
 import pytest
 from redis.asyncio import Redis
 
@@ -10,11 +12,11 @@ from tests.conftest import Clock
 from tests.contract.conftest import Hand, submission, submit
 
 
-async def _all(store: Store, tenant: str, limit: int, **wanted: object) -> list[str]:
+async def _all(store: Store, tenant: str, limit: int, **wanted: Any) -> list[str]:
     found: list[str] = []
     mark: Mark | None = Mark()
     while mark is not None:
-        page = await store.page(0, tenant, before=mark, limit=limit, **wanted)  # type: ignore[arg-type]
+        page = await store.page(0, tenant, before=mark, limit=limit, **wanted)
         assert page.scanned <= limit
         found += page.ids
         assert len(found) == len(set(found)), "one was shown twice"

@@ -217,7 +217,8 @@ def _is_time(value: Any) -> bool:
         return False
     *fields, _, zone = found.groups()
     try:
-        at = datetime(*map(int, fields), tzinfo=UTC)  # type: ignore[misc, arg-type]
+        year, month, day, hour, minute, second = map(int, fields)
+        at = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
         if zone not in ("Z", "z"):
             hours, minutes = int(zone[1:3]), int(zone[-2:])
             if hours > 23 or minutes > 59:

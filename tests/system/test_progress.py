@@ -156,9 +156,8 @@ async def killed(rig: Rig, task_id: str, *, supervisor: bool) -> int:
         return sent
     # A supervisor takes with it what it has not written yet; a child has given away what it has sent.
     written = await eventually(lambda: checkpoint_of(rig, task_id), bool, within_s=60)
-    for process in rig.processes:
-        if process.args[-1] == "worker":  # type: ignore[index]
-            process.send_signal(signal.SIGKILL)
+    [worker] = await rig.store.workers()
+    os.kill(worker.pid, signal.SIGKILL)
     await rig.worker()
     return int(json.loads(written)["n"])
 
@@ -212,15 +211,19 @@ async def check_shared(rig: Rig) -> None:
     """An event loop's process is several tasks': what is known of it alone is marked, the rest is null."""
     idle, works = await rig.submit("asleeps", None), await rig.submit("abusy", None)
     for task_id, verdict in ((works, "computing"), (idle, "waiting")):
-        task = await eventually(
-            lambda task_id=task_id: rig.task(task_id),  # type: ignore[misc]
-            lambda task, verdict=verdict: task["effort"] and task["health"] in (verdict, "starved"),  # type: ignore[misc]
-            within_s=60,
-        )
-        effort = task["effort"]
+        effort = (await until_it_is(rig, task_id, verdict))["effort"]
         assert (effort["shared"], effort["cpu_ms"], effort["cpu_wait_ms"]) == (True, None, None)
         assert effort["rss_bytes"] > 10_000_000
         await rig.http.post(f"/tasks/{task_id}/cancel")
+
+
+async def until_it_is(rig: Rig, task_id: str, verdict: str) -> dict[str, Any]:
+    """Or starved, as all may be that use this machine."""
+    return await eventually(
+        lambda: rig.task(task_id),
+        lambda task: task["effort"] and task["health"] in (verdict, "starved"),
+        within_s=60,
+    )
 
 
 async def check_stages(rig: Rig) -> None:

@@ -13,12 +13,9 @@ from tests.conftest import Server
 from tests.contract.conftest import SERVED, Hand, submit
 from tests.workers.conftest import until
 from workers.claims import Claims, Room
+from workers.guard_client import GuardClient
 from workers.lease import Lease
 from workers.slot import boot_ns
-
-
-class NoGuard:
-    def deadline(self, ns: int) -> None: ...
 
 
 class Taken:
@@ -46,7 +43,7 @@ async def store(own_server: Server) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def lease() -> Lease:
-    lease = Lease(60, NoGuard())  # type: ignore[arg-type]
+    lease = Lease(60, GuardClient(pause_s=30))
     lease.answered(boot_ns())
     return lease
 

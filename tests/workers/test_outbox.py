@@ -15,6 +15,7 @@ from tests.conftest import Server
 from tests.contract.conftest import Hand, submission, submit
 from tests.workers.conftest import until
 from workers.ends import Ends
+from workers.guard_client import GuardClient
 from workers.holdings import Holding, Holdings
 from workers.lease import Lease
 from workers.outbox import Outbox
@@ -22,13 +23,22 @@ from workers.slot import Progress
 from workers.telemetry import Telemetry
 
 
-class NoGuard:
-    def deadline(self, ns: int) -> None: ...
+def telemetry_of(holdings: Holdings, outbox: Outbox) -> Telemetry:
+    """Of a supervisor without children."""
+    return Telemetry(
+        holdings,
+        outbox,
+        children=list,
+        now_ms=lambda: 0,
+        paused=lambda: False,
+        stall_after_s=30,
+        stale=lambda holding: None,
+    )
 
 
 @pytest.fixture
 def outbox(store: Store) -> Outbox:
-    lease = Lease(6, NoGuard())  # type: ignore[arg-type]
+    lease = Lease(6, GuardClient(pause_s=30))
     lease.answered(0)
     return Outbox(store, "w1", lease)
 
@@ -57,7 +67,7 @@ async def test_an_end_that_cannot_be_written_fails_alone(store: Store, outbox: O
 
 async def test_an_end_is_sent_again_until_it_is_answered(own_server: Server) -> None:
     async with Redis.from_url(own_server.url, protocol=2) as client:
-        store, lease = Store(client), Lease(6, NoGuard())  # type: ignore[arg-type]
+        store, lease = Store(client), Lease(6, GuardClient(pause_s=30))
         hand = Hand(store, "w1")
         await hand.beat()
         await submit(store)
@@ -81,22 +91,14 @@ async def test_an_end_is_sent_again_until_it_is_answered(own_server: Server) -> 
 
 
 async def test_what_an_attempt_emitted_outlasts_an_outage_and_comes_before_its_end(store: Store) -> None:
-    lease = Lease(6, NoGuard())  # type: ignore[arg-type]
+    lease = Lease(6, GuardClient(pause_s=30))
     outbox = Outbox(store, "w1", lease)
     hand = Hand(store, "w1")
     await hand.beat()
     await submit(store)
     task = await hand.claim_one()
     holdings = Holdings()
-    telemetry = Telemetry(
-        holdings,
-        outbox,
-        children=list,
-        now_ms=lambda: 0,
-        paused=lambda: False,
-        stall_after_s=30,
-        stale=lambda holding: None,
-    )
+    telemetry = telemetry_of(holdings, outbox)
     ends = Ends(load({}), holdings, outbox, telemetry, handlers={}, worker_id="w1")
     holding = Holding(task, events=[("custom", b'{"n":1}')], checkpoint=b"1")
     holdings.add(holding)
@@ -117,24 +119,15 @@ async def test_what_an_attempt_emitted_outlasts_an_outage_and_comes_before_its_e
 
 async def test_an_end_that_is_given_up_is_no_refused_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop of a supervisor that stops without Redis cancels what it still wanted to say."""
-    lease = Lease(6, NoGuard())  # type: ignore[arg-type]
+    lease = Lease(6, GuardClient(pause_s=30))
     outbox = Outbox(store, "w1", lease)
     hand = Hand(store, "w1")
     await hand.beat()
     await submit(store)
     holdings = Holdings()
     lines: list[tuple[str, str, dict[str, object]]] = []
-    telemetry = Telemetry(
-        holdings,
-        outbox,
-        children=list,
-        now_ms=lambda: 0,
-        paused=lambda: False,
-        stall_after_s=30,
-        stale=lambda holding: None,
-    )
     monkeypatch.setattr("workers.ends.log", Recorder(lines))
-    ends = Ends(load({}), holdings, outbox, telemetry, handlers={}, worker_id="w1")
+    ends = Ends(load({}), holdings, outbox, telemetry_of(holdings, outbox), handlers={}, worker_id="w1")
     holding = Holding(await hand.claim_one())
     holdings.add(holding)
     before = asyncio.all_tasks()

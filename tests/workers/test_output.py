@@ -30,6 +30,13 @@ def streams(watched: Watched, seq: int) -> dict[str, str]:
     return found
 
 
+async def unclean(watched: Watched, count: int) -> wire.Unclean:
+    """The last of so many that the child told."""
+    await watched.until(lambda: len(watched.of(wire.Unclean)) == count)
+    told: wire.Unclean = watched.of(wire.Unclean)[-1]
+    return told
+
+
 async def test_what_a_sync_task_writes_is_captured_in_order(child: Child) -> None:
     watched = await child(handlers=HANDLERS).ready()
     await watched.run("prints")
@@ -132,8 +139,7 @@ async def test_what_mutes_single_loggers_is_found_when_the_child_looks(child: Ch
     watched = await child(handlers=HANDLERS).ready()
     for count, how in enumerate(("disabled", "structlog"), 1):
         await watched.run("misuses_streams", how)
-        await watched.until(lambda: len(watched.of(wire.Unclean)) == count)  # noqa: B023
-        assert watched.of(wire.Unclean)[-1].undone == ["loggers"]
+        assert (await unclean(watched, count)).undone == ["loggers"]
         seq = watched.hand("prints")
         await watched.done(seq)
         assert printed(watched, seq).startswith(PRINTED), how
