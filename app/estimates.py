@@ -36,28 +36,29 @@ class Estimates:
         self._paces: _Known[tuple[int, str, str], Pace] = _Known(lambda key: store.pace(*key))
         self._workers: _Known[None, list[WorkerInfo]] = _Known(lambda _: store.workers())
 
-    async def of(self, record: TaskRecord) -> Estimate | None:
-        """None: nothing is known, or there is nothing to estimate."""
+    async def of(self, record: TaskRecord) -> tuple[TaskRecord, Estimate | None]:
+        """The record, saying what it waits for where it is queued; and None where nothing is known, or to estimate."""
         if record.status is Status.RUNNING:
-            if record.seen_health() in _STANDS_STILL:
-                return None
-            left_ms = left_by_progress_ms(record)
-            if left_ms is not None:
-                return Estimate(remaining_ms=left_ms, basis="progress")
-            left_ms = left_by_runs_ms(record, typical_ms(record, await self._workers(None)))
-            return None if left_ms is None else Estimate(remaining_ms=left_ms, basis="past_runs")
-        if record.status is Status.QUEUED and record.position is not None:
-            spec = record.spec
-            pace = await self._paces((self._store.partition_of(record.id), spec.queue, spec.type))
-            workers = await self._workers(None)
-            return None if pace is None or workers is None else start(record, pace, workers)
-        return None
+            return record, await self._left(record)
+        if record.status is Status.QUEUED and (workers := await self._workers(None)) is not None:
+            staged = msgspec.structs.replace(record, stage=waits_for(record, workers))
+            return staged, await self._start(record, workers)
+        return record, None
 
-    async def staged(self, record: TaskRecord) -> TaskRecord:
-        """Where it is queued: saying what for, as far as its supervisors have told."""
-        if record.status is not Status.QUEUED or (workers := await self._workers(None)) is None:
-            return record
-        return msgspec.structs.replace(record, stage=waits_for(record, workers))
+    async def _left(self, record: TaskRecord) -> Estimate | None:
+        if record.seen_health() in _STANDS_STILL:
+            return None
+        left_ms = left_by_progress_ms(record)
+        if left_ms is not None:
+            return Estimate(remaining_ms=left_ms, basis="progress")
+        left_ms = left_by_runs_ms(record, typical_ms(record, await self._workers(None)))
+        return None if left_ms is None else Estimate(remaining_ms=left_ms, basis="past_runs")
+
+    async def _start(self, record: TaskRecord, workers: list[WorkerInfo]) -> Estimate | None:
+        if record.position is None:
+            return None
+        pace = await self._paces((self._store.partition_of(record.id), record.spec.queue, record.spec.type))
+        return None if pace is None else start(record, pace, workers)
 
 
 class _Known(Generic[K, V]):

@@ -109,7 +109,7 @@ class Snapshots:
 
     async def json(self, record: TaskRecord) -> bytes:
         """The task as clients see it, of a record that was read otherwise."""
-        return task_json(await self._estimates.staged(record), await self._estimates.of(record))
+        return task_json(*await self._estimates.of(record))
 
     def _owned(self, task_id: str, snapshot: Snapshot | None, tenant: str) -> Snapshot:
         if snapshot is not None and snapshot.record.spec.tenant == tenant:
@@ -136,8 +136,7 @@ class Snapshots:
             return None
         if record.seen_health() == Health.LOST:
             self._call_for_a_look(task_id)
-        estimate = await self._estimates.of(record)
-        record = await self._estimates.staged(record)
+        record, estimate = await self._estimates.of(record)
         known = self._cache.get(task_id)
         if known is not None and known.record.version > record.version:
             return known  # an earlier read that was overtaken: a status never goes back
