@@ -158,7 +158,7 @@ class Door:
             return "default"
         tenant = given.decode("latin-1")
         if not ids.is_name(tenant):
-            raise Problem("bad-request", "The tenant has 1 to 64 of A-Z a-z 0-9 . _ -")
+            raise Problem("bad-request", f"The tenant has {ids.NAME_RULE}")
         return tenant
 
     def _check_serving(self) -> None:

@@ -11,7 +11,7 @@ import pydantic_core
 from msgspec import Meta
 
 from app.errors import Fault, Problem
-from taskgate.contract.ids import NAME, is_name
+from taskgate.contract.ids import NAME, NAME_RULE, is_name
 from taskgate.contract.limits import (
     MAX_ATTEMPTS,
     MAX_DELAY_S,
@@ -21,7 +21,7 @@ from taskgate.contract.limits import (
     MAX_TIMEOUT_S,
 )
 
-_NAMES = "names have 1 to 64 of A-Z a-z 0-9 . _ -"
+_NAMES = f"names have {NAME_RULE}"
 
 _Name = Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": f"^{NAME.pattern}$"})]
 

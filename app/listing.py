@@ -12,7 +12,7 @@ import msgspec
 from starlette.datastructures import QueryParams
 
 from app.errors import Problem
-from taskgate.contract.ids import is_name
+from taskgate.contract.ids import NAME_RULE, is_name
 from taskgate.contract.models import Mark, TaskRecord
 from taskgate.contract.states import Status
 from taskgate.contract.store import BATCH, Store
@@ -220,7 +220,7 @@ def _name(query: QueryParams, name: str) -> str:
     if given is None:
         return ""
     if not is_name(given):
-        raise Problem("bad-request", f"`{name}` has 1 to 64 of A-Z a-z 0-9 . _ -")
+        raise Problem("bad-request", f"`{name}` has {NAME_RULE}")
     return given
 
 

@@ -214,7 +214,7 @@ async def dead_letters(
     before_ms: Annotated[int | None, Query(ge=0, description="only what failed before (Unix ms)")] = None,
 ) -> Response:
     if not ids.is_name(queue):
-        raise Problem("bad-request", "`queue` has 1 to 64 of A-Z a-z 0-9 . _ -")
+        raise Problem("bad-request", f"`queue` has {ids.NAME_RULE}")
     found = await parts.store.dead_letters(queue, limit=limit, before_ms=before_ms)
     dead = await parts.snapshots.several(found)
     items = [msgspec.Raw(one.body) for one in dead if one.record.spec.tenant == who.tenant]

@@ -17,7 +17,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any, NamedTuple
 
-from taskgate.contract.ids import is_name, new_task_id
+from taskgate.contract.ids import NAME_RULE, is_name, new_task_id
 from taskgate.contract.limits import (
     MAX_ATTEMPTS,
     MAX_DELAY_S,
@@ -285,7 +285,7 @@ def _whole(what: str, value: Any, least: int, most: int) -> int:
 def _name(what: str, value: Any) -> str:
     check_text(what, value)
     if not is_name(value):
-        raise ValueError(f"{what}: names have 1 to 64 of A-Z a-z 0-9 . _ -")
+        raise ValueError(f"{what}: names have {NAME_RULE}")
     return str.__str__(value)  # the text of a str enum too
 
 

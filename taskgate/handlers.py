@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from taskgate.attempt import Attempt
-from taskgate.contract.ids import is_name
+from taskgate.contract.ids import NAME_RULE, is_name
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -301,7 +301,7 @@ def _check(name: object, what: str) -> None:
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a string, not {name!r}")
     if not is_name(name):
-        raise ValueError(f"{what} {name!r}: names have 1 to 64 of A-Z a-z 0-9 . _ -")
+        raise ValueError(f"{what} {name!r}: names have {NAME_RULE}")
 
 
 def _check_range(

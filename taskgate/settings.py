@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from taskgate.contract.ids import is_name
+from taskgate.contract.ids import NAME_RULE, is_name
 
 PREFIX = "TASKGATE_"
 _DAY_S = 86_400
@@ -151,7 +151,7 @@ class Settings(BaseModel):
         if not self.handlers:
             raise ValueError("handlers: name at least one module")
         if not all(map(is_name, self.queues)):
-            raise ValueError("queues: names have 1 to 64 of A-Z a-z 0-9 . _ -")
+            raise ValueError(f"queues: names have {NAME_RULE}")
         if self.redis_url is not None and (wrong := _wrong_with_redis_url(self.redis_url.get_secret_value())):
             raise ValueError(f"redis_url: {wrong}")
         return self

@@ -16,6 +16,9 @@ _RANDOM_BYTES = 8 * 512
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """Queues, task types and tenants: they stand in Redis keys, metrics and URLs."""
 
+NAME_RULE = "1 to 64 of A-Z a-z 0-9 . _ -"
+"""The same for people."""
+
 
 def is_name(text: str) -> bool:
     return NAME.fullmatch(text) is not None
