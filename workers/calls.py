@@ -1,6 +1,7 @@
 """Calls in threads (`asyncio.to_thread`): whose they are, so that those which outlive their task are found."""
 
 import contextvars
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -11,23 +12,30 @@ T = TypeVar("T")
 
 
 class Calls(set[Future[Any]]):
-    """Those of one task that have not ended; `show` is told how many, until `close`."""
+    """Those of one task that have not ended; `show` is told how many, until `close`.
+
+    They end in their threads, and the last that is shown is what there is.
+    """
 
     def __init__(self, show: Callable[[int], None]) -> None:
         super().__init__()
         self._show = show
+        self._showing = threading.RLock()  # a signal handler may begin a call within all of these
 
     def began(self, call: Future[Any]) -> None:
-        self.add(call)
-        self._show(len(self))
+        with self._showing:
+            self.add(call)
+            self._show(len(self))
 
     def ended(self, call: Future[Any]) -> None:
-        self.discard(call)
-        self._show(len(self))
+        with self._showing:
+            self.discard(call)
+            self._show(len(self))
 
     def close(self) -> None:
         """The task has ended: what is shown is another's from now on."""
-        self._show = _nobody
+        with self._showing:
+            self._show = _nobody
 
 
 def _nobody(_: int) -> None:
