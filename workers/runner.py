@@ -33,7 +33,7 @@ from workers.slot import Progress, boot_ns
 from workers.stacks import Stacks
 from workers.stops import Stops
 from workers.telemetry import Telemetry
-from workers.wire import Checkpoint, Done, Emitted, HandlerInfo, Message, Printed, Ready, Refused, TaskStack
+from workers.wire import Checkpoint, Done, Emitted, HandlerInfo, Kind, Message, Printed, Ready, Refused, TaskStack
 
 log = structlog.get_logger()
 
@@ -89,7 +89,7 @@ class Runner:
         self.telemetry = Telemetry(
             self.holdings,
             outbox,
-            children=lambda: [child for pool in self.pools.values() for child in pool.children],
+            children=self._children,
             now_ms=now_ms,
             paused=lambda: guard.paused,
             stall_after_s=settings.stall_after_s,
@@ -104,15 +104,15 @@ class Runner:
             self.ends,
             self._stops,
             self.telemetry,
-            MemoryWatch(self.holdings, types=self.types, over_limit=self._over_memory),
+            MemoryWatch(self.holdings, types=self.types, over_limit=self._stops.over_memory),
             types=self.types,
             handlers=self.handlers,
         )
 
-    def _pool(self, kind: str, size: int, slots: int, *, alone: bool = False) -> Pool:
+    def _pool(self, kind: Kind, size: int, slots: int, *, alone: bool = False) -> Pool:
         settings = self._settings
         spec = ChildSpec(
-            kind=kind,  # type: ignore[arg-type]
+            kind=kind,
             handlers=settings.handlers,
             slots=slots,
             result_max_bytes=int(settings.result_max_bytes),
@@ -174,9 +174,6 @@ class Runner:
                     self._stops.killed(holding, holding.stop.name.lower())
             if child.load:
                 child.kill()
-
-    def _over_memory(self, holding: Holding, rss_bytes: int, left_s: float) -> None:
-        self._stops.over_memory(holding, rss_bytes, left_s)
 
     def _stale(self, holding: Holding) -> None:
         self.ends.count_stale(holding)

@@ -10,14 +10,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 import structlog
 
 from taskgate.contract import logs
 from workers.frames import LOG, STDERR, STDOUT, frames
 from workers.loggers import Loggers
-from workers.wire import Printed
+from workers.wire import Kind, Printed
 
 UNREAD_S = 10.0
 """What is not read by then is that of a process which goes on printing. Where nobody reads, the guard comes before."""
@@ -35,7 +35,7 @@ _KNOWN = ("timestamp", "task_id", "task_type", "attempt")
 class Streams:
     """`sys.stdout`, `sys.stderr` and the loggers of this process."""
 
-    def __init__(self, *, kind: Literal["sync", "async"], mark: bytes, readers: Sequence[int], service: TextIO) -> None:
+    def __init__(self, *, kind: Kind, mark: bytes, readers: Sequence[int], service: TextIO) -> None:
         """`readers`: the supervisor's ends of our pipes, to see whether anything is in them. `service`: where the
         service's own log goes.
         """

@@ -25,12 +25,13 @@ _DONT_WAIT = int(socket.MSG_DONTWAIT)
 """Plain numbers: the arithmetic of enum flags costs more than the system call."""
 
 T = TypeVar("T")
+Kind = Literal["sync", "async"]
 
 
 class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a child is for."""
 
-    kind: Literal["sync", "async"]
+    kind: Kind
     handlers: tuple[str, ...]
     """Modules to load."""
     slots: int = 1
