@@ -12,7 +12,7 @@ from cachetools import LRUCache
 from app.shared import shared
 from app.view import Estimate, stored_progress
 from taskgate.contract.errors import TaskgateError
-from taskgate.contract.models import Pace, TaskRecord, WorkerInfo
+from taskgate.contract.models import WAITS_FOR_A_WORKER, Pace, TaskRecord, WorkerInfo
 from taskgate.contract.states import Health, Status
 from taskgate.contract.store import Store
 
@@ -154,7 +154,7 @@ def waits_for(record: TaskRecord, workers: list[WorkerInfo]) -> str:
     """The stage of a queued task."""
     serving = [each for each in workers if _serves(each, record)]
     if not serving:
-        return "waiting for a worker"
+        return WAITS_FOR_A_WORKER
     ready = sum(child["state"] != "starting" for each in serving for child in each.children)
     if ready < sum(each.wanted_children for each in serving):
         return "starting a child"

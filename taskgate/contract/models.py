@@ -195,6 +195,7 @@ class HandBack(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     retention_ms: int = 86_400_000
 
 
+WAITS_FOR_A_WORKER = "waiting for a worker"
 _STAGES = {
     Status.SCHEDULED: "waiting for its start time",
     Status.RETRYING: "waiting for the next attempt",
@@ -246,7 +247,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
         if self.status is Status.RUNNING:
             return "waiting to be taken over" if self.alive_ms is None else self.stage or None
         if self.status is Status.QUEUED:
-            return self.stage or "waiting for a worker"
+            return self.stage or WAITS_FOR_A_WORKER
         return _STAGES.get(self.status)
 
     def seen_health(self) -> str | None:
