@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable
+from collections import Counter
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -38,8 +38,9 @@ PARAMETERS: list[dict[str, Any]] = [
     )
 ]
 
+_SEAL_BYTES = 9
 _METADATA = "metadata."
-_KNOWN = {"status", "type", "queue", "created_after", "created_before", "limit", "cursor"}
+_KNOWN = {each["name"] for each in PARAMETERS}
 _Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -67,6 +68,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
             return False
         found: dict[str, Any] = msgspec.json.decode(raw)
         return all(key in found and _text(found[key]) == value for key, value in self.metadata)
+
+
+_ANY = Wanted()
 
 
 class Request(NamedTuple):
@@ -165,9 +169,6 @@ def _newest(record: TaskRecord) -> tuple[float, str]:
     return record.created_ms, record.id
 
 
-_ANY = Wanted()
-
-
 def cursor_of(mark: Mark, wanted: Wanted, tenant: str) -> str:
     """Opaque; holds nothing that its reader did not see, and is of use for the same list of the same tenant only."""
     plain = f"{mark.created_ms}:{mark.id}".encode()
@@ -187,9 +188,6 @@ def read_cursor(cursor: str, wanted: Wanted, tenant: str) -> Mark:
         raise Problem("invalid-cursor") from None
 
 
-_SEAL_BYTES = 9
-
-
 def _seal(plain: bytes, wanted: Wanted, tenant: str) -> bytes:
     """Binds a cursor to its list. No secret is needed: a forged one shows its maker only the maker's own tasks."""
     return hashlib.sha256(b"\0".join((plain, tenant.encode(), msgspec.json.encode(wanted)))).digest()[:_SEAL_BYTES]
@@ -200,15 +198,9 @@ def _check_names(query: QueryParams) -> None:
     unknown = [name for name in query if name not in _KNOWN and not _is_metadata(name)]
     if unknown:
         raise Problem("bad-request", f"There is no filter `{min(unknown)[:64]}`.")
-    _refuse_twice(name for name, _ in query.multi_items() if name != "status")
-
-
-def _refuse_twice(names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
+    for name, times in Counter(name for name, _ in query.multi_items()).items():
+        if times > 1 and name != "status":
             raise Problem("bad-request", f"`{name[:64]}` is given more than once.")
-        seen.add(name)
 
 
 def _is_metadata(name: str) -> bool:
