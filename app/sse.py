@@ -93,7 +93,7 @@ class EventStream(Response):
     leave_s = 2.0
     """So long may the last words take."""
 
-    def __init__(self, source: Source, pulse: Pulse, *, leaving: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, source: Source, pulse: Pulse, *, leaving: Callable[[], bool]) -> None:
         """`leaving`: whether the process stops, when nobody is waited for any longer."""
         self.status_code = 200
         self.background = None
