@@ -10,7 +10,7 @@ from taskgate.contract.models import Finish, Submission, TaskSpec, TypeInfo
 from taskgate.contract.states import ErrorKind
 from workers import retry
 from workers.children import ChildProcess, Exit, StopReason
-from workers.failures import timeout_message
+from workers.failures import error_json, timeout_message
 from workers.holdings import Holding
 from workers.wire import Done, HandlerInfo, Submitted
 
@@ -34,10 +34,6 @@ def is_invalid(done: Done) -> bool:
 
 class _Kind(msgspec.Struct):
     kind: str
-
-
-def error_json(kind: ErrorKind, message: str, **more: object) -> bytes:
-    return _json({"kind": kind, "message": message, **more})
 
 
 def cause_of_death(

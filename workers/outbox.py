@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import structlog
 
@@ -11,11 +11,11 @@ from taskgate.contract.group import Group, Sink
 from taskgate.contract.models import Finish, HandBack, Report
 from taskgate.contract.states import ErrorKind
 from taskgate.contract.store import Store
-from workers.endings import error_json
+from workers.failures import error_json
 from workers.lease import Lease
 
 log = structlog.get_logger()
-T = TypeVar("T")
+T = TypeVar("T", bound=Finish | HandBack | Report)
 
 
 def _size(item: Finish) -> int:
@@ -26,16 +26,16 @@ def _report_size(item: Report) -> int:
     return len(item.checkpoint) + sum(len(data) for _, data in item.events) + sum(len(data) for data, _ in item.logs)
 
 
-def _id(item: object) -> str:
-    return str(getattr(item, "id", ""))
+def _writable(item: Finish, error: Exception) -> Finish:
+    """The failure of an attempt whose own end the store cannot take.
 
-
-def _writable(item: T, error: Exception) -> T:
-    """The failure of an attempt whose own end the store cannot take; other items are raised as they are."""
-    if not isinstance(item, Finish) or item.outcome == "failed":
+    Raises:
+        Exception: it was a failure already.
+    """
+    if item.outcome == "failed":
         raise error
     message = f"the attempt's end cannot be written: {type(error).__name__}"
-    failed = Finish(
+    return Finish(
         id=item.id,
         epoch=item.epoch,
         outcome="failed",
@@ -43,7 +43,6 @@ def _writable(item: T, error: Exception) -> T:
         retention_ms=item.retention_ms,
         dead_retention_ms=item.dead_retention_ms,
     )
-    return cast(T, failed)
 
 
 class Outbox:
@@ -56,10 +55,13 @@ class Outbox:
         self._store = store
         self._worker_id = worker_id
         self._lease = lease
-        self._finishes = [Group(self._repeated(store.finish, partition), size=_size) for partition in store.partitions]
+        self._finishes = [
+            Group(self._repeated(store.finish, partition, instead=_writable), size=_size)
+            for partition in store.partitions
+        ]
         self._hand_backs = [Group(self._repeated(store.hand_back, partition)) for partition in store.partitions]
         self._reports = [Group(self._once(partition)) for partition in store.partitions]
-        self._lasting = [
+        self._lasting: list[Group[Report, str | None]] = [
             Group(self._repeated(store.report, partition), size=_report_size) for partition in store.partitions
         ]
 
@@ -80,11 +82,15 @@ class Outbox:
     def report(self, partition: int, item: Report, *, lasting: bool = False) -> asyncio.Future[str | None]:
         """The store's word, None when it could not be reached. `lasting`: not before it is."""
         if lasting:
-            return cast("asyncio.Future[str | None]", self._lasting[partition](item))
+            return self._lasting[partition](item)
         return self._reports[partition](item)
 
     def _repeated(
-        self, call: Callable[[int, str, Sequence[T]], Awaitable[list[str]]], partition: int
+        self,
+        call: Callable[[int, str, Sequence[T]], Awaitable[list[str]]],
+        partition: int,
+        *,
+        instead: Callable[[T, Exception], T] | None = None,
     ) -> Callable[[Sequence[T]], Awaitable[Sequence[str]]]:
         async def deliver(items: Sequence[T]) -> Sequence[str]:
             while True:
@@ -94,11 +100,13 @@ class Outbox:
                 except (StoreUnavailable, OutcomeUnknown) as error:
                     log.warning("store did not answer, will repeat", error=str(error), items=len(items))
                     self._lease.silent()
-                except Exception as error:  # noqa: BLE001 - one end that cannot be written must not take others along
+                except Exception as error:  # one end that cannot be written must not take others along
                     if len(items) > 1:
                         return [(await deliver([item]))[0] for item in items]
-                    log.error("an end cannot be written", task_id=_id(items[0]), error=repr(error))
-                    items = [_writable(items[0], error)]
+                    log.error("an end cannot be written", task_id=items[0].id, error=repr(error))
+                    if instead is None:
+                        raise
+                    items = [instead(items[0], error)]
 
         return deliver
 
