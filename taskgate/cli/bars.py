@@ -1,7 +1,5 @@
 """Watched tasks on a terminal: a live line each, as much of it as fits."""
 
-import sys
-
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -15,16 +13,19 @@ from taskgate.client import FINAL, Task
 
 _WIDE, _MIDDLE = 120, 80
 """Columns from which on there is room for all numbers, and for the bar."""
+_NUMBERS = 5
 
 
 class Bars:
     """A line per task, redrawn four times a second; what has not ended stands first."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    numbers = True
+
+    def __init__(self, console: Console) -> None:
         self._tasks: dict[str, Task] = {}
         self._meters: dict[str, Meters] = {}
-        self._console = console or Console(file=sys.stdout)
-        self._live = Live(console=self._console, get_renderable=self.table, refresh_per_second=4)
+        self._console = console
+        self._live = Live(console=console, get_renderable=self.table, refresh_per_second=4)
 
     def __enter__(self) -> "Bars":
         self._live.start()
@@ -45,7 +46,7 @@ class Bars:
             table.add_column(width=24 if width >= _WIDE else 12)
         table.add_column(no_wrap=True, justify="right", width=5)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-        for _ in self._numbers(None, width):
+        for _ in range(_NUMBERS if width >= _WIDE else 0):
             table.add_column(no_wrap=True)
         for task in sorted(self._tasks.values(), key=lambda task: task.get("status") in FINAL):
             table.add_row(*self._row(task, width))
@@ -61,13 +62,11 @@ class Bars:
         if width >= _MIDDLE:
             row.append(_bar(task, percent))
         row += [Text("" if percent is None else f"{percent:.0f} %"), Text(words)]
-        return row + [Text(number) for number in self._numbers(task, width)]
+        return row + [Text(number) for number in self._numbers(task)] if width >= _WIDE else row
 
-    def _numbers(self, task: Task | None, width: int) -> tuple[str, ...]:
-        if width < _WIDE:
-            return ()
-        if task is None or task.get("status") not in ("running", "canceling"):
-            return ("",) * 5
+    def _numbers(self, task: Task) -> tuple[str, ...]:
+        if task.get("status") not in ("running", "canceling"):
+            return ("",) * _NUMBERS
         meters = self._meters[task["id"]]
         effort = task.get("effort") or {}
         memory = effort.get("rss_bytes")

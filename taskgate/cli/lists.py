@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taskgate.cli.options import AsJson
 from taskgate.cli.text import plain, print_json
 
 if TYPE_CHECKING:
     from taskgate.client import Client, Task
-
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON as the service sent it")]
 
 
 def list_tasks(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taskgate.cli.options import TaskId
 from taskgate.cli.text import note, print_json
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ _STAY = "\n\t"
 
 def logs(
     ctx: typer.Context,
-    task_id: Annotated[str, typer.Argument(metavar="ID")],
+    task_id: TaskId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the task has ended")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="an object a line, with its time, stream and attempt")

@@ -11,7 +11,10 @@ from typer.core import TyperCommand
 from taskgate.cli.text import ExitCode, code_of_error, explain, fail, note
 
 if TYPE_CHECKING:
-    from taskgate.client import AsyncClient
+    from taskgate.client import AsyncClient, ServiceError
+
+TaskId = Annotated[str, typer.Argument(metavar="ID", help="task id, as `submit` printed it")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON as the service sent it")]
 
 _OPTIONS = "taskgate.client"
 
@@ -146,8 +149,5 @@ def client_for_asyncio(ctx: typer.Context) -> "AsyncClient":
     return AsyncClient(**ctx.meta[_OPTIONS])
 
 
-def _say(error: Exception, delay_s: float) -> None:
-    from taskgate.client import ServiceError
-
-    assert isinstance(error, ServiceError)
+def _say(error: "ServiceError", delay_s: float) -> None:
     note(f"taskgate: {explain(error)}; trying again in {delay_s:.1f} s")

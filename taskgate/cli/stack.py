@@ -1,9 +1,10 @@
 """`taskgate stack`: where a running task is."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from taskgate.cli.options import AsJson, TaskId
 from taskgate.cli.text import ExitCode, note, plain, print_json
 
 if TYPE_CHECKING:
@@ -18,11 +19,7 @@ _REASONS = {
 }
 
 
-def stack(
-    ctx: typer.Context,
-    task_id: Annotated[str, typer.Argument(metavar="ID", help="task id, as `submit` printed it")],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON as the service sent it")] = False,
-) -> None:
+def stack(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> None:
     """Show where a running task is: its live Python stack, the innermost call first.
 
     Exit code 1 when it runs and has none now, 7 when it does not run; why is said.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taskgate.cli.options import client_for_asyncio
+from taskgate.cli.options import AsJson, TaskId, client_for_asyncio
 from taskgate.cli.text import ExitCode, code_of_ends, note, plain, print_json
 
 if TYPE_CHECKING:
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
     from taskgate.client import Client, Task
 
-TaskId = Annotated[str, typer.Argument(metavar="ID", help="task id, as `submit` printed it")]
 TaskIds = Annotated[list[str], typer.Argument(metavar="ID...", help="task ids")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON as the service sent it")]
 
 
 def submit(
@@ -120,14 +118,14 @@ def _shown(ctx: typer.Context, task_ids: "Sequence[str]", *, as_json: bool) -> "
     """The tasks as they ended."""
     import asyncio
 
-    from taskgate.cli.watching import follow, follow_events, is_live, view_for_terminal
+    from taskgate.cli.watching import follow, follow_events, view_for_terminal
 
     async def until_ended() -> "list[Task]":
         async with client_for_asyncio(ctx) as client:
             if as_json:
                 return await follow_events(client, task_ids)
             with view_for_terminal() as view:
-                return await follow(client, task_ids, view, numbers=is_live())
+                return await follow(client, task_ids, view)
 
     return asyncio.run(until_ended())
 

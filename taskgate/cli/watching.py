@@ -20,10 +20,13 @@ _UNTOLD = frozenset({"effort", "health", "heartbeat_age_ms", "estimate", "queue_
 
 
 class View(Protocol):
+    numbers: bool
+    """Whether it shows what no event tells."""
+
     def show(self, task: Task) -> None: ...
 
 
-async def follow(client: AsyncClient, task_ids: Sequence[str], view: View, *, numbers: bool = False) -> list[Task]:
+async def follow(client: AsyncClient, task_ids: Sequence[str], view: View) -> list[Task]:
     """Show every change of these tasks until all have ended; returns them as they ended.
 
     Raises:
@@ -36,7 +39,7 @@ async def follow(client: AsyncClient, task_ids: Sequence[str], view: View, *, nu
             async for task in found:
                 board.told(task)
 
-    refreshing = asyncio.ensure_future(_refresh(client, board)) if numbers else None
+    refreshing = asyncio.ensure_future(_refresh(client, board)) if view.numbers else None
     try:
         await asyncio.gather(*map(states, _parts(list(board.tasks))))
     finally:
@@ -113,6 +116,8 @@ def print_event(event: Event) -> None:
 class Lines:
     """A line for each change worth one: status, attempt, stage, every tenth of the way, health that is worth a word."""
 
+    numbers = False
+
     def __init__(self) -> None:
         self._last: dict[str, tuple[Any, ...]] = {}
 
@@ -129,17 +134,14 @@ class Lines:
         print(f"{task['id']}  {plain(task.get('type', '?'))}  {percent}{describe(task)}", flush=True)
 
 
-def is_live() -> bool:
-    """Whether there is a terminal on which lines can be drawn again."""
-    from rich.console import Console
-
-    return sys.stdout.isatty() and not Console(file=sys.stdout).is_dumb_terminal
-
-
 def view_for_terminal() -> AbstractContextManager[View]:
-    """Live lines on a terminal, plain ones elsewhere."""
-    if not is_live():
-        return nullcontext(Lines())
-    from taskgate.cli.bars import Bars
+    """Live lines on a terminal that can draw them again, plain ones elsewhere."""
+    if sys.stdout.isatty():
+        from rich.console import Console
 
-    return Bars()
+        from taskgate.cli.bars import Bars
+
+        console = Console(file=sys.stdout)
+        if not console.is_dumb_terminal:
+            return Bars(console)
+    return nullcontext(Lines())
