@@ -16,9 +16,14 @@ folder=$(mktemp -d)
 port=$(python -c 'import socket; s = socket.create_server(("127.0.0.1", 0)); print(s.getsockname()[1])')
 TASKGATE_PORT=$port TASKGATE_DATA_DIR=$folder/data TASKGATE_LOG_FORMAT=json python -m taskgate up >"$folder/log" 2>&1 &
 service=$!
-trap 'kill $service; wait $service || true; rm -rf "$folder"' EXIT
-ready="import sys, urllib.request; urllib.request.urlopen('http://127.0.0.1:$port/readyz', timeout=5)"
-for _ in $(seq 120); do python -c "$ready" 2>/dev/null && break; sleep 0.5; done
+trap 'kill $service 2>/dev/null || true; wait $service || true; rm -rf "$folder"' EXIT
+ready="import urllib.request; urllib.request.urlopen('http://127.0.0.1:$port/readyz', timeout=5)"
+for _ in $(seq 120); do
+  python -c "$ready" 2>/dev/null && break
+  kill -0 $service 2>/dev/null || break
+  sleep 0.5
+done
+python -c "$ready" || { cat "$folder/log" >&2; exit 1; }
 
 # What fits the document may still be refused: a type that does not exist, a payload that its schema does not allow.
 (cd "$folder" && "$OLDPWD/$env/bin/st" run "http://127.0.0.1:$port/openapi.json" --exclude-checks positive_data_acceptance \
