@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-import taskgate
 from taskgate.contract.stacks import Frame, Thread
-from workers.failures import clean
+from workers.failures import OURS, clean
 
 STACK_SIGNAL = signal.SIGRTMAX - 1
 """One that nobody uses by accident: a task would be called, and could fail, for a question that it did not ask."""
@@ -31,14 +30,6 @@ _OUTERMOST = "_run_module_as_main"
 """How `python -m` starts: where the main thread's stack ends, which is the last one written."""
 _MOST_FRAMES = 100
 """faulthandler writes no more of a thread, and from Python 3.13 on does not say so."""
-_OURS = frozenset(
-    str(folder / name)
-    for folder, names in {
-        Path(__file__).parent: ("child.py", "sync_child.py", "async_child.py"),
-        Path(taskgate.__file__).parent: ("handlers.py",),
-    }.items()
-    for name in names
-)
 
 
 class Dumps:
@@ -191,14 +182,14 @@ def main_thread(dump: Dump) -> list[Thread]:
 
 
 def inside(frames: list[Frame]) -> list[Frame]:
-    """Those of the handler: ours, which lead to it, are the same in every stack. All, when it has none."""
-    own = next((n for n, frame in enumerate(frames) if frame.file in _OURS), len(frames))
+    """Those of the handler; all, when it has none."""
+    own = next((n for n, frame in enumerate(frames) if frame.file in OURS), len(frames))
     return frames[:own] or frames
 
 
 def _is_main(last: Thread) -> bool:
     """The main thread is the last one written; its outermost frames may have been cut off."""
-    return last.truncated or any(frame.function == _OUTERMOST or frame.file in _OURS for frame in last.frames)
+    return last.truncated or any(frame.function == _OUTERMOST or frame.file in OURS for frame in last.frames)
 
 
 def _ends_with_main_thread(text: str) -> bool:

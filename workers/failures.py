@@ -18,14 +18,15 @@ MESSAGE_CHARS = 2_000
 TRACEBACK_CHARS = 16_000
 _CHAIN = 5
 _GROUP = 10
-_OURS = frozenset(
+OURS = frozenset(
     str(folder / name)
     for folder, names in {
-        Path(__file__).parent: ("sync_child.py", "async_child.py"),
+        Path(__file__).parent: ("child.py", "sync_child.py", "async_child.py"),
         Path(taskgate.__file__).parent: ("handlers.py",),
     }.items()
     for name in names
 )
+"""The files of the frames that lead to a handler: the same in every stack."""
 _FRAMES_FIRST, _FRAMES_LAST = 5, 25
 
 
@@ -132,9 +133,9 @@ def _lines(error: BaseException) -> Iterator[str]:
 
 
 def _handlers_part(trace: TracebackType) -> TracebackType:
-    """Without the frames that lead to the handler: they are the same in every report."""
+    """Without the frames that lead to the handler."""
     one: TracebackType | None = trace
-    while one is not None and one.tb_frame.f_code.co_filename in _OURS:
+    while one is not None and one.tb_frame.f_code.co_filename in OURS:
         one = one.tb_next
     return one or trace
 

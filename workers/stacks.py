@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
     def event(self) -> bytes:
         """As a `stalled` event carries it."""
-        text = stacks.text(stacks.bounded(self.threads, stacks.ERROR_BYTES)) if self.threads else None
+        text = _text(self.threads) if self.threads else None
         return msgspec.json.encode(
             {"source": self.source, "shared": self.shared, "reason": self.reason, "stack": text},
         )
