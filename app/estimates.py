@@ -12,6 +12,7 @@ from cachetools import LRUCache
 from app.shared import shared
 from app.view import Estimate, stored_progress
 from taskgate.contract.errors import TaskgateError
+from taskgate.contract.limits import MAX_TIMEOUT_S
 from taskgate.contract.models import WAITS_FOR_A_WORKER, Pace, TaskRecord, WorkerInfo
 from taskgate.contract.states import Health, Status
 from taskgate.contract.store import Store
@@ -99,7 +100,10 @@ class _Known(Generic[K, V]):
 
 
 def left_by_progress_ms(record: TaskRecord) -> int | None:
-    """At the pace of this attempt so far; None: it tells no part of a whole, or has done nothing of it yet."""
+    """At the pace of this attempt so far.
+
+    None: it tells no part of a whole, has done nothing of it yet, or would take longer than any attempt may.
+    """
     progress = stored_progress(record)
     if progress is None or progress.current is None or not progress.total:
         return None
@@ -113,7 +117,8 @@ def left_by_progress_ms(record: TaskRecord) -> int | None:
     ahead_ms = (told_ms - began_ms) * left - (record.now_ms - told_ms)
     if left and ahead_ms <= 0:
         ahead_ms = (record.now_ms - began_ms) * left
-    return max(0, round(ahead_ms))
+    # Numbers out of all proportion would make it infinite, or none at all.
+    return max(0, round(ahead_ms)) if ahead_ms <= MAX_TIMEOUT_S * 1000 else None
 
 
 def left_by_runs_ms(record: TaskRecord, usual_ms: float | None) -> int | None:

@@ -76,6 +76,21 @@ def test_progress_tells_the_rest_at_its_own_pace(progress: dict[str, Any], left_
     assert estimates.left_by_progress_ms(found) == left_ms
 
 
+@pytest.mark.parametrize(("current", "total"), [(1e-9, 1e15), (5e-324, 1), (5e-324, 1e300), (-1e300, 1e300)])
+async def test_progress_out_of_all_proportion_hides_no_task(
+    http: httpx.AsyncClient, worker: Worker, current: float, total: float
+) -> None:
+    """No attempt lasts that long: there is no estimate, and the task is shown, in lists too."""
+    task = await submit(http)
+    [claimed] = await worker.claim()
+    said = {"current": current, "total": total, "base": -1e300 if current < 0 else 0, "at_ms": claimed.claimed_ms}
+    await worker.report(claimed, progress=msgspec.json.encode(said))
+    shown = await http.get(f"/tasks/{task['id']}", headers=FRESH)
+    assert (shown.status_code, shown.json()["estimate"]) == (200, None)
+    listed = await http.get("/tasks")
+    assert (listed.status_code, len(listed.json()["items"])) == (200, 1)
+
+
 def test_past_runs_tell_the_rest_until_this_one_takes_longer() -> None:
     assert estimates.left_by_runs_ms(record(), 12_000) == 2_000
     assert estimates.left_by_runs_ms(record(), 10_000) is None
