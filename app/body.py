@@ -1,4 +1,4 @@
-"""Request bodies: never more of one in memory than is allowed, never waited for without end."""
+"""What a client sends: bodies, never too much in memory and never waited for without end; and that it has gone."""
 
 import asyncio
 import types
@@ -137,6 +137,12 @@ async def _join(message: Message, receive: Receive, hold: Hold) -> bytes:
         if not message.get("more_body"):
             return b"".join(chunks)
         message = await receive()
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the client has hung up; what it still sends is dropped."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Limiter:

@@ -12,6 +12,7 @@ import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.body import until_gone
 from app.reply import LATER
 
 logger = structlog.get_logger()
@@ -144,7 +145,6 @@ class EventStream(Response):
             self._source.bell.ring()
 
     async def _until_gone(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await until_gone(receive)
         self._source.closing = True
         self._source.bell.ring()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from app.body import ClientGone
+from app.body import ClientGone, until_gone
 from app.errors import Problem
 from app.hub import BACKUP_S, Hub
 from app.snapshots import Snapshot
@@ -57,7 +57,7 @@ def _until_another_look_s(snapshot: Snapshot) -> float:
 async def _while_listening(answering: Coroutine[Any, Any, T], receive: Receive) -> T:
     """Its result, unless the client hangs up first."""
     answer = asyncio.ensure_future(answering)
-    gone = asyncio.ensure_future(_hung_up(receive))
+    gone = asyncio.ensure_future(until_gone(receive))
     try:
         await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
@@ -67,11 +67,6 @@ async def _while_listening(answering: Coroutine[Any, Any, T], receive: Receive) 
         answer.cancel()
         gone.cancel()
         await asyncio.gather(answer, gone, return_exceptions=True)
-
-
-async def _hung_up(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def asked_s(text: str) -> float:

@@ -232,10 +232,7 @@ def check_progress(current: Any, total: Any, **texts: Any) -> None:
 
 
 def check_text(what: str, value: Any) -> None:
-    """
-    Raises:
-        TypeError: it is none.
-    """
+    """Raises TypeError: it is none."""
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
 

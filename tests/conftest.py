@@ -1,6 +1,7 @@
 """Fixtures everybody needs: a real server, its store, a clock moved by hand, and waiting without sleeping."""
 
 import asyncio
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -102,14 +103,21 @@ def redis_url(_servers: Callable[[str], Server], server_name: str) -> str:
     return server.url
 
 
-@pytest.fixture
-def own_server(server_name: str) -> Iterator[Server]:
-    """A server of this test alone, started, to be stopped and started at will."""
-    server = Server(_binary(server_name), Path(tempfile.mkdtemp(prefix="tg-")))
-    server.start("--appendonly", "yes", "--appendfsync", "always")
+@contextlib.contextmanager
+def server_of(name: str, *options: str) -> Iterator[Server]:
+    """Started, and gone at the end with all that it has kept."""
+    server = Server(_binary(name), Path(tempfile.mkdtemp(prefix="tg-")))
+    server.start(*options)
     yield server
     server.stop()
     shutil.rmtree(server.folder)
+
+
+@pytest.fixture
+def own_server(server_name: str) -> Iterator[Server]:
+    """A server of this test alone, to be stopped and started at will."""
+    with server_of(server_name, "--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
 
 
 @pytest.fixture

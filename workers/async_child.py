@@ -152,7 +152,7 @@ class AsyncChild:
         run.calls.close()
         self._last = task
         record = self._records[task.record]
-        shown = record.sample()
+        progress = record.said()
         record.end()
         if (printed := self._streams.last_word(task.seq)) is not None:
             self._send(printed)
@@ -161,7 +161,7 @@ class AsyncChild:
             seq=task.seq,
             outcome=outcome,
             attempt=attempt,
-            progress=shown.progress if shown else None,
+            progress=progress,
             run_ns=boot_ns() - started_ns,
             gc_ns=self._words[GC_NS] - gc_ns,
         )

@@ -35,6 +35,13 @@ class Numbers(NamedTuple):
     """Its main thread runs, or would if it had a CPU."""
 
 
+def waited_ms(now: Numbers | None, before: Numbers | None) -> int | None:
+    """Time in a run queue between two samples; None where one of them does not say."""
+    if now is None or before is None or now.wait_ms is None or before.wait_ms is None:
+        return None
+    return now.wait_ms - before.wait_ms
+
+
 class _Thread:
     """One thread's schedstat file, and the last that was read of it."""
 

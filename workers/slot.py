@@ -184,9 +184,12 @@ class Record:
             return None
         return StopReason(self._words[self._word + _STOP_REASON])
 
-    def has_progress(self) -> bool:
-        """Child: whether anything was reported since `begin`."""
-        return self._words[self._word + _PROGRESS_AT // 8] != 0
+    def said(self) -> Progress | None:
+        """Child: the last progress; None: none since `begin`."""
+        if not self._words[self._word + _PROGRESS_AT // 8]:
+            return None
+        shown = self.sample()
+        return shown.progress if shown else None
 
     @property
     def steps_word(self) -> int:

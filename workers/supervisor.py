@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -123,15 +123,16 @@ class Supervisor:
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
-        parts = [
-            self._forever(self._heart.run()),
-            self._forever(self._claims.run()),
-            self._forever(self._claims.listen()),
-            self._forever(self._agenda.run()),
-            self._forever(self._unserved.run()),
-            self._forever(self._inbox.run()),
-            self._forever(self._runner.telemetry.run()),
+        work = [
+            self._heart.run(),
+            self._claims.run(),
+            self._claims.listen(),
+            self._agenda.run(),
+            self._unserved.run(),
+            self._inbox.run(),
+            self._runner.telemetry.run(),
         ]
+        parts = [asyncio.ensure_future(each) for each in work]
         for pool in self._runner.pools.values():
             pool.fill()
         stop = asyncio.ensure_future(self._stop.wait())
@@ -148,9 +149,6 @@ class Supervisor:
             await client.aclose()
         log.info("supervisor stopped", worker_id=self.id)
         return 1 if failed or self._refused else 0
-
-    def _forever(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return asyncio.ensure_future(coroutine)
 
     def _asked_to_stop(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()

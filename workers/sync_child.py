@@ -107,7 +107,7 @@ class SyncChild:
         left = not self._streams.settle(PRINTING_S if behind else UNREAD_S) or left
         attempt.close()
         run_ns = boot_ns() - started_ns
-        shown = record.sample() if record.has_progress() else None
+        progress = record.said()
         self._words[RUNNING] = 0
         record.end()
         execution.send_done(
@@ -115,7 +115,7 @@ class SyncChild:
             seq=task.seq,
             outcome=outcome,
             attempt=attempt,
-            progress=shown.progress if shown else None,
+            progress=progress,
             run_ns=run_ns,
             cpu_ns=time.process_time_ns() - cpu_ns,
             gc_ns=self._words[GC_NS] - gc_ns,

@@ -16,6 +16,7 @@ from workers import health
 from workers.children import ChildProcess
 from workers.holdings import Holding, Holdings
 from workers.outbox import Outbox
+from workers.procstat import waited_ms
 from workers.slot import Progress, Sample, TaskSample, boot_ns
 from workers.tracks import Track
 
@@ -117,9 +118,8 @@ class Telemetry:
         if run_cpu_ms is None and now is not None and (task := (sample := child.sample()).tasks.get(holding.seq)):
             run_cpu_ms = max(0, now.cpu_ms - task.cpu_ns // NS_OF_A_MS)
             gc_ms = (sample.gc_ns - task.gc_ns) // NS_OF_A_MS
-        waited = None if now is None or track.base is None else _less(now.wait_ms, track.base.wait_ms)
         rss = now.rss_bytes or None if now is not None else None
-        return _effort(holding, cpu_ms=run_cpu_ms, wait_ms=waited, gc_ms=gc_ms, rss=rss)
+        return _effort(holding, cpu_ms=run_cpu_ms, wait_ms=waited_ms(now, track.base), gc_ms=gc_ms, rss=rss)
 
     def last_progress(self, holding: Holding) -> Progress | None:
         """What a dead child's task had said last."""
@@ -199,12 +199,12 @@ class Telemetry:
     def _effort_so_far(
         self, holding: Holding, track: Track, sample: Sample, task: TaskSample, *, shared: bool
     ) -> bytes:
-        numbers, base = track.numbers, track.base
+        numbers = track.numbers
         assert numbers is not None
         return _effort(
             holding,
             cpu_ms=None if shared else max(0, numbers.cpu_ms - task.cpu_ns // NS_OF_A_MS),
-            wait_ms=None if shared or base is None else _less(numbers.wait_ms, base.wait_ms),
+            wait_ms=None if shared else waited_ms(numbers, track.base),
             gc_ms=(sample.gc_ns - task.gc_ns) // NS_OF_A_MS,
             rss=numbers.rss_bytes,
             shared=shared,
@@ -289,10 +289,6 @@ def _stage(holding: Holding, told: _Told, doing: str) -> str:
 
 def _prints(holding: Holding, *, ends: bool = False) -> bool:
     return holding.output is not None and holding.output.waits(whole=ends)
-
-
-def _less(now: int | None, before: int | None) -> int | None:
-    return None if now is None or before is None else now - before
 
 
 def _effort(

@@ -1,7 +1,7 @@
 """What is measured of one child while it works, window by window, and the evidence on each of its tasks."""
 
 from workers.health import Evidence
-from workers.procstat import Numbers, ProcStat
+from workers.procstat import Numbers, ProcStat, waited_ms
 from workers.slot import Sample, TaskSample, boot_ns
 
 WINDOW_NS = 1_000_000_000
@@ -61,7 +61,7 @@ class Track:
         whole = self.now_ns - self._since_ns >= WINDOW_NS and task.started_ns - self._since_ns <= SLACK_NS
         if not whole and not self._paused:
             return None
-        cpu_ms, wait_ms, taken = self._cpu_ms(), self._wait_ms(), False
+        cpu_ms, taken = self._cpu_ms(), False
         if shared and len(sample.tasks) > 1:
             works = task.steps != steps or task.calls or sample.noted == task.seq
             taken = not works and bool(sample.noted) and sample.steps == self._steps
@@ -71,7 +71,7 @@ class Track:
         return Evidence(
             interval_ms=(self.now_ns - self._since_ns) / 1e6,
             cpu_ms=cpu_ms,
-            cpu_wait_ms=wait_ms,
+            cpu_wait_ms=waited_ms(self.numbers, self._before),
             quiet_ms=(self.now_ns - spoke_ns) / 1e6,
             waiting=task.waiting is not None,
             paused=self._paused,
@@ -97,8 +97,3 @@ class Track:
 
     def _cpu_ms(self) -> int | None:
         return self.numbers.cpu_ms - self._before.cpu_ms if self.numbers and self._before else None
-
-    def _wait_ms(self) -> int | None:
-        now = self.numbers.wait_ms if self.numbers else None
-        before = self._before.wait_ms if self._before else None
-        return None if now is None or before is None else now - before

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypedDict
 
-FINAL = frozenset({"succeeded", "failed", "canceled", "expired"})
+from taskgate.contract import states
+
+FINAL = frozenset(map(str, states.FINAL))
 
 
 class Progress(TypedDict, total=False):

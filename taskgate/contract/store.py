@@ -485,11 +485,6 @@ class Store:
                 return True
         return False
 
-    async def last_event_id(self, task_id: str) -> str | None:
-        key = keys.events(self.partition_of(task_id), task_id)
-        last = await self._command("XREVRANGE", key, "+", "-", "COUNT", 1)
-        return last[0][0].decode() if last else None
-
     async def dead_letters(self, queue: str, *, limit: int = 50, before_ms: int | None = None) -> list[str]:
         """Ids of dead letters of a queue that failed before `before_ms`, newest first."""
         top = "+inf" if before_ms is None else f"({before_ms}"

@@ -139,6 +139,12 @@ async def submit(http: httpx.AsyncClient, **members: Any) -> dict[str, Any]:
     return found
 
 
+async def subscriptions(redis: Redis) -> int:
+    """Of all gateways."""
+    clients = await redis.client_list()
+    return sum(int(one["sub"]) for one in clients if one["name"].startswith("taskgate-gateway"))
+
+
 class Served:
     """A gateway process of its own on loopback."""
 

@@ -19,6 +19,7 @@ from tests.api.test_events import client
 from tests.api.test_logs import said
 from tests.conftest import eventually
 from tests.processes import free_port
+from tests.system.rig import until_answered
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 Serve = Callable[..., Awaitable[Served]]
@@ -40,7 +41,7 @@ async def test_events_pass_nginx_at_once_though_it_compresses_and_buffers(
     with nginx(tmp_path / "nginx", served.port) as url:
         headers = {"Accept-Encoding": "gzip"}
         async with httpx.AsyncClient(base_url=url, timeout=20, headers=headers, trust_env=False) as http:
-            await eventually(lambda: _answers(http), bool)
+            await until_answered(http, "/livez")
             whole = await http.get(f"/tasks/{task.id}")
             assert whole.headers["content-encoding"] == "gzip", "it does compress"
             async with httpx_sse.aconnect_sse(http, "GET", f"/tasks/{task.id}/events") as source:
@@ -55,13 +56,6 @@ async def test_events_pass_nginx_at_once_though_it_compresses_and_buffers(
     assert len(ages) == 40
     assert ages[20] < 1, ages
     assert ages[-1] < 5, ages
-
-
-async def _answers(http: httpx.AsyncClient) -> bool:
-    try:
-        return (await http.get("/livez")).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 async def _tell(worker: Worker, task: Claimed) -> None:
@@ -80,7 +74,7 @@ async def test_the_example_page_shows_bars_resumes_and_ends(serve: Serve, worker
     folder.mkdir()
     with nginx(tmp_path / "nginx", port) as url, chromium(folder) as browser:
         async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
-            await eventually(lambda: _answers(http), bool)
+            await until_answered(http, "/livez")
         missing = new_task_id()
         browser.open(f"{url}/watch.html?task={one.id}&task={missing}&task={other.id}&task=..")
         await _shows(browser, "#connection", "connected")

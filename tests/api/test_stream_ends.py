@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from app.main import SILENT_PEER_MS, listen
 from app.sse import EventStream
 from taskgate.contract.models import Claimed
-from tests.api.conftest import Served, Worker, client_of, submit
+from tests.api.conftest import Served, Worker, client_of, submit, subscriptions
 from tests.api.sse_client import Connected, Resuming
 from tests.api.test_events import client
 from tests.conftest import Server, eventually
@@ -37,11 +37,6 @@ async def running(served: Served, worker: Worker) -> Claimed:
         await submit(http)
     [claimed] = await worker.claim()
     return claimed
-
-
-async def subscriptions(redis_client: Redis) -> int:
-    clients = await redis_client.client_list()
-    return sum(int(one["sub"]) for one in clients if one["name"].startswith("taskgate-gateway"))
 
 
 async def opened(stream: Resuming) -> Connected:

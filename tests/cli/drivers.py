@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, TypeVar
 
 from taskgate.client import AsyncClient, Client
@@ -49,11 +49,8 @@ async def _next(found: AsyncGenerator[T, None]) -> T:
     return await anext(found)
 
 
-def _close(found: AsyncGenerator[T, None]) -> Coroutine[Any, Any, None]:
-    async def close() -> None:
-        await found.aclose()
-
-    return close()
+async def _close(found: AsyncGenerator[T, None]) -> None:
+    await found.aclose()
 
 
 CLIENTS: dict[str, Any] = {"blocking": Client, "asyncio": OnALoop}

@@ -72,10 +72,11 @@ async def test_a_key_that_another_task_has_by_now_stays_its_own(store: Store, re
 async def test_its_watchers_are_woken(store: Store, redis_client: Redis) -> None:
     [task_id] = await submit(store)
     await store.cancel(task_id)
-    async with redis_client.pubsub(ignore_subscribe_messages=True) as pubsub:
+    async with redis_client.pubsub() as pubsub:
         await pubsub.subscribe(keys.changes(0, task_id))
-        while await pubsub.get_message(timeout=0.05) is not None:
-            pass
+        subscribed = await pubsub.get_message(timeout=5)
+        assert subscribed is not None
         await store.delete(task_id)
         message = await pubsub.get_message(timeout=5)
         assert message is not None
+        assert message["type"] == "message"

@@ -107,7 +107,7 @@ async def test_a_finished_task_gives_up_its_output_together_with_its_result(
     await store.trim(0)
     assert await store.output(task.id) == ([], 2000)
     assert not await redis_client.exists(keys.logs(0, task.id))
-    last = await store.last_event_id(task.id)
+    last = (await store.events(task.id))[-1].id
     assert await store.kept_events([task.id]) == [(last, last)], "some of its events are gone"
 
 

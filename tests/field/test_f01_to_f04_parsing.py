@@ -97,7 +97,7 @@ async def test_f04_endless_bodies_of_many_are_all_cut(rig: Rig) -> None:
     everyone = asyncio.gather(*(endless() for _ in range(CLIENTS)))
     while not everyone.done():
         assert (await rig.http.get("/livez")).status_code == 200
-        await asyncio.sleep(0.05)
+        await asyncio.wait([everyone], timeout=0.05)
     assert {line[:13] for line in await everyone} == {b"HTTP/1.1 413 "}
     assert resident_bytes(gateway.pid) - before < (CLIENTS * 4 + 64) * 1024**2
     assert (await rig.ended(await rig.submit("back", 1)))["status"] == "succeeded"

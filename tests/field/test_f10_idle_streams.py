@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.api.conftest import subscriptions
 from tests.api.sse_client import Resuming
 from tests.conftest import eventually
 from tests.processes import open_files
@@ -24,11 +25,10 @@ async def test_f10_heartbeats_and_five_hundred_resets_on_a_silent_job(rig: Rig) 
     path = f"/tasks/{task_id}/events"
 
     async def usage() -> tuple[int, int]:
-        clients = [one for one in await rig.redis.client_list() if one["name"].startswith("taskgate-gateway")]
-        return open_files(gateway.pid), sum(int(one["sub"]) for one in clients)
+        return open_files(gateway.pid), await subscriptions(rig.redis)
 
     await rig.task(task_id)
-    files, subscriptions = await usage()
+    files, subscribed = await usage()
     for accepted in ("identity", "gzip"):
         asked = time.monotonic()
         async with rig.http.stream("GET", path, headers={"Accept-Encoding": accepted}, timeout=60) as answer:
@@ -49,7 +49,7 @@ async def test_f10_heartbeats_and_five_hundred_resets_on_a_silent_job(rig: Rig) 
             stream.reset()
 
     def back(found: tuple[int, int]) -> bool:
-        return found[0] <= files + 17 and found[1] <= subscriptions
+        return found[0] <= files + 17 and found[1] <= subscribed
 
     await eventually(usage, back, within_s=2 * HEARTBEAT_S)
     assert (await rig.http.post(f"/tasks/{task_id}/cancel")).status_code in (200, 202)

@@ -13,8 +13,6 @@ import pytest
 
 from app.door import Door
 from tests.api.conftest import Worker, client_of
-from tests.conftest import eventually
-from tests.processes import free_port
 from tests.system.proxy import proxy
 from tests.system.rig import FINAL, Rig
 
@@ -133,21 +131,16 @@ async def test_nor_with_1000_tasks_slow_writes_and_cancels_at_any_moment(rig: Ri
     """What a supervisor and one of the two gateways ask of Redis takes 200 ms."""
     async with proxy(rig.server.folder / "redis.sock") as slow:
         slow.delay_s = 0.2
-        port = free_port()
-        rig.spawn("gateway", TASKGATE_PORT=str(port), TASKGATE_REDIS_URL=slow.url)
+        port = await rig.another_gateway(TASKGATE_REDIS_URL=slow.url)
         await rig.worker(TASKGATE_REDIS_URL=slow.url)
         await rig.gateway()
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as other_http:
-            await eventually(lambda: _is_ready(other_http), bool, within_s=60)
-            async with connections(rig.port, 3 * WAVE) as one, connections(port, 2 * WAVE) as other:
-                for _ in range(1000 // WAVE):
-                    await _wave(rig, other_http, one, other)
-
-
-async def _is_ready(http: httpx.AsyncClient) -> bool:
-    with contextlib.suppress(httpx.TransportError):
-        return (await http.get("/livez")).status_code == 200
-    return False
+        async with (
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as other_http,
+            connections(rig.port, 3 * WAVE) as one,
+            connections(port, 2 * WAVE) as other,
+        ):
+            for _ in range(1000 // WAVE):
+                await _wave(rig, other_http, one, other)
 
 
 async def _wave(rig: Rig, other_http: httpx.AsyncClient, one: list[Connection], other: list[Connection]) -> None:

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz bodies|requests [SECONDS] [SEED]`: fuzz until something differs; it is kept in the corpus."""
+"""`python -m tests.fuzz bodies|wire [SECONDS] [SEED]`: fuzz until something differs; it is kept in the corpus."""
 
 import hashlib
 import importlib

@@ -8,7 +8,7 @@ import asyncio
 import atexit
 import random
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import h11
 from starlette.types import Receive, Scope, Send
@@ -158,7 +158,8 @@ def compare(data: bytes) -> bool:
 async def _taken(data: bytes) -> list[Request]:
     door = _Door()
     state = ServerState()
-    config = cast(Config, type("Config", (), {"loaded_app": door}))
+    config = Config(door, log_config=None)
+    config.loaded_app = door
     connection = Connection(config, state, {})
     transport = _Transport()
     connection.connection_made(transport)

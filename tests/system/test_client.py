@@ -17,7 +17,7 @@ from taskgate import AsyncClient, Client
 from taskgate.client import StillRunning, TaskFailed
 from tests.conftest import Server
 from tests.system.faulty_link import FaultyLink, faulty_link
-from tests.system.rig import ROOT, Rig
+from tests.system.rig import ROOT, Rig, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,14 +30,9 @@ COUNTS = [
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(module_server: Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
     """One for all tests here: they look only at tasks of their own."""
-    handlers = {"TASKGATE_HANDLERS": "tests.system.jobs,workers.handlers"}
-    rig = Rig(module_server, tmp_path_factory.mktemp("service"), handlers)
-    try:
-        await rig.worker()
-        await rig.gateway()
+    handlers = "tests.system.jobs,workers.handlers"
+    async with serving(module_server, tmp_path_factory.mktemp("service"), TASKGATE_HANDLERS=handlers) as rig:
         yield rig
-    finally:
-        await rig.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module")

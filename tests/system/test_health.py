@@ -20,7 +20,6 @@ STALL_AFTER_S = 1.0
 LOOK_S = 0.1
 """Whoever looks takes CPU time too."""
 FALSE = {"lost", "paused"}
-FULL = (pytest.mark.full, pytest.mark.timeout(600))
 pytestmark = pytest.mark.timeout(240)
 
 HOG = "import os; os.nice(19)\nwhile True: pass"
@@ -139,16 +138,6 @@ async def check_speaking(rig: Rig, count: int, at_once: int) -> None:
         assert not (FALSE | {"stalled"}) & set(seen.verdicts), seen
 
 
-async def check_collecting(rig: Rig, count: int, objects: int, ms: int) -> None:
-    for seen in await trials(rig, count, 1, "collects", {"objects": objects, "ms": ms}):
-        check_computing(rig, seen)
-        assert seen.task["status"] == "succeeded"
-        paused_ms = (await rig.http.get(f"/tasks/{seen.task_id}/result")).json()
-        assert paused_ms > ms / 4, "it did little else"
-        assert seen.task["effort"]["gc_pause_ms"] >= 0.9 * paused_ms
-        assert seen.task["effort"]["shared"] is False
-
-
 async def test_each_does_what_is_shown_of_it(rig: Rig, twice_its_cpu: None) -> None:
     await start(rig, children=4)
     await asyncio.gather(
@@ -160,50 +149,58 @@ async def test_each_does_what_is_shown_of_it(rig: Rig, twice_its_cpu: None) -> N
     )
 
 
-@pytest.mark.parametrize("count", [pytest.param(100, marks=FULL)])
-async def test_a_hundred_of_each_are_what_is_shown_of_them(rig: Rig, twice_its_cpu: None, count: int) -> None:
+@pytest.mark.full
+@pytest.mark.timeout(600)
+async def test_a_hundred_of_each_are_what_is_shown_of_them(rig: Rig, twice_its_cpu: None) -> None:
     await start(rig, children=9)
     await asyncio.gather(
-        check_busy(rig, count, 2),
-        check_silent(rig, count // 2, 3, "sleeps"),
-        check_silent(rig, count // 2, 5, "asleeps"),
-        check_waiting(rig, count // 2, 4, "waits"),
-        check_waiting(rig, count // 2, 5, "awaits"),
+        check_busy(rig, 100, 2),
+        check_silent(rig, 50, 3, "sleeps"),
+        check_silent(rig, 50, 5, "asleeps"),
+        check_waiting(rig, 50, 4, "waits"),
+        check_waiting(rig, 50, 5, "awaits"),
     )
 
 
-@pytest.mark.parametrize(
-    ("count", "objects", "ms"), [pytest.param(1, 2_000_000, 2_000, marks=FULL)], ids=["millions of objects"]
-)
-async def test_a_task_that_collects_garbage_is_computing_and_shows_its_pauses(
-    rig: Rig, twice_its_cpu: None, count: int, objects: int, ms: int
-) -> None:
+@pytest.mark.full
+@pytest.mark.timeout(600)
+async def test_a_task_that_collects_garbage_is_computing_and_shows_its_pauses(rig: Rig, twice_its_cpu: None) -> None:
     await start(rig, children=1)
-    task_id = await rig.submit("collects", {"objects": objects, "ms": ms})
+    payload = {"objects": 2_000_000, "ms": 2_000}
+    task_id = await rig.submit("collects", payload)
     await eventually(
         lambda: rig.task(task_id),
         lambda task: task["status"] == "running" and ((task["effort"] or {}).get("gc_pause_ms") or 0) > 100,
         within_s=60,
     )
     await rig.ended(task_id, within_s=60)
-    await check_collecting(rig, count, objects, ms)
+
+    seen = await watch(rig, "collects", payload)
+    check_computing(rig, seen)
+    assert seen.task["status"] == "succeeded"
+    paused_ms = (await rig.http.get(f"/tasks/{seen.task_id}/result")).json()
+    assert paused_ms > payload["ms"] / 4, "it did little else"
+    assert seen.task["effort"]["gc_pause_ms"] >= 0.9 * paused_ms
+    assert seen.task["effort"]["shared"] is False
 
 
-@pytest.mark.parametrize("count", [pytest.param(100, marks=FULL)])
-async def test_more_busy_processes_than_cores_are_starved(rig: Rig, count: int) -> None:
+@pytest.mark.full
+@pytest.mark.timeout(600)
+async def test_more_busy_processes_than_cores_are_starved(rig: Rig) -> None:
     await start(rig, children=10)
-    for seen in await trials(rig, count, 10, "busy", None, "starved"):
+    for seen in await trials(rig, 100, 10, "busy", None, "starved"):
         assert set(seen.verdicts) <= {"computing", "starved"}, seen
         assert starved_share(rig, seen.task_id) > 0.3, seen
 
 
-@pytest.mark.parametrize("count", [pytest.param(100, marks=FULL)])
+@pytest.mark.full
+@pytest.mark.timeout(600)
 async def test_when_all_supervisors_are_killed_their_tasks_are_lost_and_run_again(
-    rig: Rig, twice_its_cpu: None, count: int
+    rig: Rig, twice_its_cpu: None
 ) -> None:
     await start(rig, children=1, TASKGATE_LEASE_S=str(LEASE_S))
     second = await rig.worker()
-    ids = [await rig.submit("awaits", None) for _ in range(count)]
+    ids = [await rig.submit("awaits", None) for _ in range(100)]
     for task_id in ids:
         await rig.running(task_id, within_s=60)
     await asyncio.gather(*(check_age(rig, task_id) for task_id in ids[:10]))

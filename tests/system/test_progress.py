@@ -13,6 +13,7 @@ import pytest
 
 from taskgate.contract import keys
 from taskgate.contract.models import Event
+from tests.api.sse_client import Resuming
 from tests.conftest import eventually
 from tests.system.effort_jobs import checked
 from tests.system.rig import FINAL, Rig
@@ -41,16 +42,9 @@ async def service(rig: Rig) -> Rig:
 
 async def stream(rig: Rig, task_id: str) -> list[tuple[str, dict[str, Any]]]:
     """Everything that a client is sent until the end."""
-    blocks: list[tuple[str, dict[str, Any]]] = []
-    name = ""
-    async with rig.http.stream("GET", f"/tasks/{task_id}/events", timeout=60) as answer:
-        async for line in answer.aiter_lines():
-            field, _, value = line.partition(": ")
-            if field == "event":
-                name = value
-            elif field == "data":
-                blocks.append((name, json.loads(value)))
-    return blocks
+    told = Resuming(rig.url, f"/tasks/{task_id}/events")
+    await told.read(idle_s=60)
+    return [(block.name, block.data) for block in told.blocks]
 
 
 def is_whole(progress: dict[str, Any]) -> bool:

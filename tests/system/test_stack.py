@@ -6,11 +6,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.conftest import eventually
-from tests.processes import free_port
 from tests.system.rig import Rig
 
 
@@ -18,20 +16,15 @@ async def serving(rig: Rig) -> str:
     """A supervisor and two gateways; the URL of the second."""
     rig.settings |= {"TASKGATE_HANDLERS": "tests.workers.stack_jobs", "TASKGATE_GRACE_S": "2"}
     await rig.worker(TASKGATE_STALL_AFTER_S="0.5")
-    port = free_port()
-    rig.spawn("gateway", TASKGATE_PORT=str(port))
     await rig.gateway()
-    return f"http://127.0.0.1:{port}"
+    return f"http://127.0.0.1:{await rig.another_gateway()}"
 
 
 async def stack(rig: Rig, task_id: str, wanted: Any, *, url: str = "") -> dict[str, Any]:
     """What is told of it, once it fits: right after its start it may not have got anywhere."""
 
     async def read() -> tuple[int, dict[str, Any]]:
-        try:
-            answer = await rig.http.get(f"{url}/tasks/{task_id}/stack")
-        except httpx.TransportError:
-            return 0, {}  # that gateway is still starting
+        answer = await rig.http.get(f"{url}/tasks/{task_id}/stack")
         return answer.status_code, answer.json()
 
     _, found = await eventually(read, lambda got: got[0] == 200 and wanted(got[1]), within_s=60)

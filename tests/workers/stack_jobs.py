@@ -84,9 +84,10 @@ def has_signals_of_its_own(payload: Any, attempt: Attempt) -> None:
 async def async_stands(payload: str, attempt: Attempt) -> None:
     """Awaits two tasks, one in a generator and one in a thread, through coroutines and an awaitable of its own."""
     walk = asyncio.create_task(walks(), name="walk")
-    call = asyncio.create_task(calls(payload), name="call")
+    standing = asyncio.Event()
+    call = asyncio.create_task(calls(payload, standing), name="call")
     asyncio.create_task(idles(), name="idle")  # noqa: RUF006
-    await asyncio.sleep(0.01)
+    await standing.wait()
     attempt.progress(1)
     await Own(asyncio.gather(walk, call))
 
@@ -101,8 +102,14 @@ async def steps() -> AsyncIterator[int]:
     yield 1
 
 
-async def calls(until: str) -> None:
-    await asyncio.to_thread(beside, until)
+async def calls(until: str, standing: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def stand() -> None:
+        loop.call_soon_threadsafe(standing.set)
+        beside(until)
+
+    await asyncio.to_thread(stand)
 
 
 async def idles() -> None:
