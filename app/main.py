@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 from typing import cast
 
@@ -28,6 +27,7 @@ logger = structlog.get_logger()
 
 BACKLOG = 2048
 DRAIN_MAX_S = 10.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SILENT_PEER_MS = 15_000
 """What was sent must be acknowledged by then: a client that has vanished is noticed within two pings of its stream."""
 
@@ -59,9 +59,7 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
     """
     logs.configure(settings.log_format, settings.log_level)
     raise_open_files_limit()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Before uvicorn takes the signals, and after: once it has stopped, it raises again what stopped it.
-        signal.signal(number, lambda *_: sys.exit(0))
+    stop = _Stop()
     with listen(settings.host, settings.port) as listener:
         look_at_redis(settings)
         host, port = listener.getsockname()[:2]
@@ -84,15 +82,40 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
             _write(port_file, f"{port}\n")
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         logger.info("gateway listens", url=url, pid=os.getpid(), processes=settings.gateway_processes)
-        try:
-            if settings.gateway_processes == 1:
-                uvicorn.Server(config).run(sockets=[listener])
-            else:
-                Multiprocess(config, sockets=[listener]).run()
-        except SystemExit as stop:
-            if stop.code:
-                raise
+        if settings.gateway_processes == 1:
+            server = stop.server = uvicorn.Server(config)
+            if stop.asked:
+                server.should_exit = True
+            server.run(sockets=[listener])
+        else:
+            several = Multiprocess(config, sockets=[listener])  # it takes the signals
+            if not stop.asked:
+                several.run()
+        stop.done()
         logger.info("gateway stopped", pid=os.getpid())
+
+
+class _Stop:
+    """SIGTERM and SIGINT before uvicorn takes them, and after: once it has stopped, it raises again what stopped it.
+
+    They only leave a mark: an exception may come up where it is swallowed, in a finalizer, and nothing stops.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.server: uvicorn.Server | None = None
+        for number in _SIGNALS:
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+        if self.server is not None:
+            self.server.should_exit = True
+
+    def done(self) -> None:
+        """Nothing is left to stop: another signal must not turn a clean end into a killed one."""
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def listen(host: str, port: int) -> socket.socket:
