@@ -4,6 +4,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs, urlsplit
@@ -22,7 +23,9 @@ from pydantic import (
     model_validator,
 )
 
+from taskgate import policy
 from taskgate.contract.ids import NAME_RULE, is_name
+from taskgate.policy import Policy, PolicyError
 
 PREFIX = "TASKGATE_"
 _DAY_S = 86_400
@@ -123,6 +126,7 @@ class Settings(BaseModel):
     queue_limit_bytes: ByteSize = Field(
         ByteSize(256 * 1024**2), gt=0, le=2**50, description="bytes that may wait in a queue"
     )
+    policy_file: Path | None = Field(None, description="TOML file: limits, rates and shares of queues and tenants")
     max_body_bytes: ByteSize = Field(ByteSize(1024**2), gt=0, le=_LARGEST, description="largest request body")
     result_max_bytes: ByteSize = Field(ByteSize(1024**2), gt=0, le=_LARGEST, description="largest result")
     status_cache_ms: NonNegativeInt = Field(
@@ -154,7 +158,15 @@ class Settings(BaseModel):
             raise ValueError(f"queues: names have {NAME_RULE}")
         if self.redis_url is not None and (wrong := _wrong_with_redis_url(self.redis_url.get_secret_value())):
             raise ValueError(f"redis_url: {wrong}")
+        try:
+            self.policy  # noqa: B018  a mistake in the file is one of the settings
+        except PolicyError as error:
+            raise ValueError(f"policy_file: {error}") from None
         return self
+
+    @cached_property
+    def policy(self) -> Policy:
+        return policy.load(self.policy_file)
 
     @property
     def lease_ms(self) -> int:

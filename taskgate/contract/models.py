@@ -31,6 +31,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_at_ms: int = 0
     metadata: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """JSON object of the client's."""
+    unique_key: str = ""
+    concurrency_key: str = ""
     request_id: str = ""
     parent: str = ""
     """Id of the task whose handler submitted this one."""
@@ -54,6 +56,14 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     idempotency_key: str = ""
     """Hash of route and key; "" for none."""
     fingerprint: str = ""
+    unique_key: str = ""
+    """Hash of the unique key, "" for none; one live task of a tenant may have it."""
+    on_conflict: str = "return"
+    """What happens while another has it: `return` that one, `replace` it while it waits, or `refuse`."""
+    concurrency_key: str = ""
+    """Hash of the concurrency key, "" for none."""
+    concurrency: int = 1
+    """So many tasks of the same tenant, type and concurrency key run at a time."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
