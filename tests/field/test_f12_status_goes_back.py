@@ -5,6 +5,7 @@ import contextlib
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
@@ -16,37 +17,45 @@ from tests.api.conftest import Worker, client_of
 from tests.system.proxy import proxy
 from tests.system.rig import FINAL, Rig
 
-ORDER = {"queued": 0, "running": 1, "canceling": 2} | dict.fromkeys(FINAL, 3)
 WAVE = 100
+POLL_S = 0.1
+"""400 clients poll at most so seldom: what carries the slow link lives in this process, too."""
 
 Get = Callable[[str, str], Awaitable[tuple[bytes, str]]]
 """Path and known ETag ("" for none) -> body ("" when it has not changed) and ETag."""
 
 
+class State(NamedTuple):
+    version: int
+    status: str
+
+
 class Seen(NamedTuple):
-    statuses: list[str]
+    states: list[State]
     """Without repetitions."""
     ended_at: float
 
 
 async def poll(gets: list[Get], task_id: str) -> Seen:
-    """Every 5 ms until the end, through these gateways in turn; with several, by what the client has last seen."""
-    seen: list[str] = []
+    """Until the end, through these gateways in turn; with several, by what the client has last seen."""
+    seen: list[State] = []
     etag = ""
     n = 0
-    while not seen or seen[-1] not in FINAL:
+    while not seen or seen[-1].status not in FINAL:
         body, etag = await gets[n % len(gets)](f"/tasks/{task_id}", etag if len(gets) > 1 else "")
         n += 1
         if body:
-            status = re.search(rb'"status":"(\w+)"', body)
+            status, version = re.search(rb'"status":"(\w+)"', body), re.search(rb'"version":(\d+)', body)
             assert status is not None, body
-            if not seen or seen[-1] != status[1].decode():
-                seen.append(status[1].decode())
-        await asyncio.sleep(0.005)
+            assert version is not None, body
+            state = State(int(version[1]), status[1].decode())
+            if not seen or seen[-1] != state:
+                seen.append(state)
+        await asyncio.sleep(random.uniform(0, POLL_S))
     ended_at = time.monotonic()
     for get in gets:
         body, _ = await get(f"/tasks/{task_id}", etag if len(gets) > 1 else "")
-        assert not body or f'"status":"{seen[-1]}"'.encode() in body, "an end is for ever"
+        assert not body or f'"status":"{seen[-1].status}"'.encode() in body, "an end is for ever"
     return Seen(seen, ended_at)
 
 
@@ -54,11 +63,18 @@ async def watch(task_id: str, clients: list[list[Get]]) -> str:
     """By several clients at once; the status in which all saw it end."""
     found = await asyncio.gather(*(poll(gets, task_id) for gets in clients))
     for seen in found:
-        ranks = [ORDER[status] for status in seen.statuses]
-        assert ranks == sorted(ranks), f"{task_id} went back: {seen.statuses}"
-    [end] = {seen.statuses[-1] for seen in found}
+        # By version: a task that is handed back, as a busy machine may want it, is queued again and newer than before.
+        assert seen.states == sorted(seen.states, key=lambda state: state.version), (
+            f"{task_id} went back: {seen.states}"
+        )
+        statuses = [state.status for state in seen.states]
+        if "canceling" in statuses:
+            assert set(statuses[statuses.index("canceling") + 1 :]) <= {"canceling", *FINAL}, "nor is a cancel undone"
+    told = {state for seen in found for state in seen.states}
+    assert len(told) == len({state.version for state in told}), f"one version with two statuses: {told}"
+    [end] = {seen.states[-1].status for seen in found}
     times = [seen.ended_at for seen in found]
-    assert max(times) - min(times) < 5, "everybody sees the end within a second, on a machine that is not busy"
+    assert max(times) - min(times) < 10, "everybody sees the end within a second, on a machine that is not busy"
     return end
 
 
@@ -122,7 +138,10 @@ async def connections(port: int, count: int) -> AsyncIterator[list[Connection]]:
 
 async def cancel_sometime(http: httpx.AsyncClient, task_id: str) -> int:
     await asyncio.sleep(random.uniform(0, 1))
-    return (await http.post(f"/tasks/{task_id}/cancel")).status_code
+    answer = await http.post(f"/tasks/{task_id}/cancel")
+    while answer.status_code == 503:  # its Redis took too long: as it asks, again
+        answer = await http.post(f"/tasks/{task_id}/cancel")
+    return answer.status_code
 
 
 @pytest.mark.full
@@ -153,10 +172,13 @@ async def _wave(rig: Rig, other_http: httpx.AsyncClient, one: list[Connection], 
 
     asked = {task_id: asyncio.ensure_future(cancel_sometime(other_http, task_id)) for task_id in tasks[::3]}
     ends = dict(zip(tasks, await asyncio.gather(*map(follow, range(WAVE))), strict=True))
-    finished = {run.task_id for run in rig.runs() if run.end is not None}
+    runs = rig.runs()
+    finished = {run.task_id for run in runs if run.end is not None}
+    started = Counter(run.task_id for run in runs)
     for task_id, answer in asked.items():
         code = await answer
         wanted: dict[int, set[str]] = {200: {"canceled"}, 202: {"canceled", "succeeded"}, 409: {"succeeded"}}
         assert ends[task_id] in wanted[code], (code, ends[task_id])
-        assert (ends[task_id] == "succeeded") == (task_id in finished)
+        if started[task_id] < 2:  # else its first end may have come too late to count
+            assert (ends[task_id] == "succeeded") == (task_id in finished)
     assert {ends[task_id] for task_id in tasks if task_id not in asked} == {"succeeded"}
