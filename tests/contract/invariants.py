@@ -84,6 +84,8 @@ def _check_counters(found: dict[str, Any], records: dict[str, TaskRecord]) -> No
             if record.status in WAITING:
                 wanted[f"waiting:{unit}"] += 1
                 wanted[f"bytes:{unit}"] += size
+        if record.status in (Status.SCHEDULED, Status.RETRYING):
+            wanted[f"{record.status}:queue:{record.spec.queue}"] += 1
         if record.status in (Status.RUNNING, Status.CANCELING):
             wanted[f"running:queue:{record.spec.queue}"] += 1
         if record.status in FINAL:

@@ -29,6 +29,7 @@ if status == "queued" then
     dequeue(id, place)
 end
 tally_waiting(place, tonumber(f[5]), -1)
+tally_delayed(place, status, -1)
 finish_record(id, place, "canceled", retention_ms, version, attempt, "")
 settle()
 return { "canceled" }

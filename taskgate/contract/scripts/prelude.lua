@@ -64,6 +64,13 @@ local function tally_waiting(place, bytes, by)
     tally(parts[7], by * bytes)
 end
 
+-- Count a waiting task in (by = 1) or out (by = -1) of those that are not queued yet: `queued` is what else waits.
+local function tally_delayed(place, status, by)
+    if status == "scheduled" or status == "retrying" then
+        tally(status .. ":queue:" .. place_parts(place), by)
+    end
+end
+
 -- The type of a lane's tasks.
 local function type_of(lane_type)
     return (string.gsub(lane_type, ALONE .. "$", ""))
@@ -263,13 +270,45 @@ local function make_room(max_bytes, limit)
     return done
 end
 
+local function unique_key(tenant, hash)
+    return prefix .. "unique:" .. tenant .. ":" .. hash
+end
+
+-- The live task that has a unique key: its id and status; nil: the key is free. One whose holder has ended, or is
+-- gone, is free whatever was left behind.
+local function holder_of(tenant, hash)
+    local id = redis.call("GET", unique_key(tenant, hash))
+    local status = id and redis.call("HGET", prefix .. "task:" .. id, "status")
+    if WAITING[status] or HELD[status] then
+        return id, status
+    end
+end
+
+local function take_unique(id, tenant, hash)
+    redis.call("SET", unique_key(tenant, hash), id)
+    redis.call("HSET", prefix .. "task:" .. id, "unique", hash)
+end
+
+local function free_unique(id, tenant, hash)
+    local key = unique_key(tenant, hash)
+    if redis.call("GET", key) == id then -- else it never had it, as a spilled one, or another has it by now
+        redis.call("DEL", key)
+    end
+end
+
 -- any -> final. The caller has taken the task out of where it was. `more`: as in tell_status; `fields`: names and
 -- values to write with it, nil for none; `bytes`: what it keeps, nil to have it measured, as it must where it may have
--- output.
-local function finish_record(id, place, status, retention_ms, version, attempt, more, fields, bytes)
+-- output; `unique`: the hash of its unique key, false for none, nil to have it looked up.
+local function finish_record(id, place, status, retention_ms, version, attempt, more, fields, bytes, unique)
     local key = prefix .. "task:" .. id
     local queue, _, tenant = place_parts(place)
     local purge_ms = now + retention_ms
+    if unique == nil then
+        unique = redis.call("HGET", key, "unique")
+    end
+    if unique then
+        free_unique(id, tenant, unique)
+    end
     redis.call("HSET", key, "status", status, "version", version, "finished", now, "purge", purge_ms,
         unpack(fields or {}))
     if not bytes then
@@ -287,6 +326,16 @@ local function finish_record(id, place, status, retention_ms, version, attempt, 
     tell_status(id, version, status, attempt, more)
     redis.call("PEXPIRE", key, retention_ms + BELT_MS)
     redis.call("PEXPIRE", key .. ":events", retention_ms + BELT_MS)
+end
+
+-- scheduled | queued | retrying -> canceled | expired | failed. `was`: its status; `more`, `fields`: as in finish_record.
+local function end_waiting(id, was, place, bytes, status, retention_ms, version, attempt, more, fields)
+    clear_due(id)
+    if was == "queued" then
+        dequeue(id, place)
+    end
+    tally_waiting(place, bytes, -1)
+    finish_record(id, place, status, retention_ms, version, attempt, more, fields)
 end
 
 -- (nothing) -> queued | scheduled. `item` is models.Submission.
@@ -314,6 +363,7 @@ local function accept(item)
         enqueue(id, place, score)
     end
     tally_waiting(place, bytes, 1)
+    tally_delayed(place, status, 1)
 end
 
 -- The current holder of an attempt, checked: nil and the record's fields, or the refusal.
@@ -354,6 +404,7 @@ local function requeue(id, task, attempt, delay_ms, met, more)
         deadline = tonumber(redis.call("HGET", key, "deadline"))
     end
     tally_waiting(task.place, task.bytes, 1)
+    tally_delayed(task.place, status, 1)
     if delay_ms > 0 then
         redis.call("HSET", key, "due", now + delay_ms)
         set_due(id, math.min(now + delay_ms, deadline or math.huge))

@@ -15,6 +15,7 @@ local function promote(id)
     if not WAITING[status] then
         return
     end
+    tally_delayed(place, status, -1)
     if not f[8] and deadline and deadline <= now then
         if status == "queued" then
             dequeue(id, place)
