@@ -92,7 +92,7 @@ def test_no_script_looks_through_all_keys(name: str) -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_script_that_counts_writes_the_counts(name: str) -> None:
     source = "\n".join(_lines(name))
-    counts = any(word in source for word in ("tally", "accept(", "requeue(", "purge("))
+    counts = any(word in source for word in ("tally", "accept(", "requeue(", "purge(", "end_waiting("))
     assert counts == ("settle()" in source)
 
 

@@ -24,12 +24,6 @@ end
 if not WAITING[status] then
     return { "final", status }
 end
-clear_due(id)
-if status == "queued" then
-    dequeue(id, place)
-end
-tally_waiting(place, tonumber(f[5]), -1)
-tally_delayed(place, status, -1)
-finish_record(id, place, "canceled", retention_ms, version, attempt, "")
+end_waiting(id, status, place, tonumber(f[5]), "canceled", retention_ms, version, attempt, "")
 settle()
 return { "canceled" }

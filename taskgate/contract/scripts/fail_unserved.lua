@@ -24,11 +24,8 @@ local error = cjson.encode({
 local function fail(id, place)
     local key = prefix .. "task:" .. id
     local f = redis.call("HMGET", key, "version", "attempt", "bytes")
-    clear_due(id)
-    dequeue(id, place)
-    tally_waiting(place, tonumber(f[3]), -1)
-    finish_record(id, place, "failed", dead_retention_ms, tonumber(f[1]) + 1, tonumber(f[2]), ',"error":' .. error,
-        { "error", error })
+    end_waiting(id, "queued", place, tonumber(f[3]), "failed", dead_retention_ms, tonumber(f[1]) + 1, tonumber(f[2]),
+        ',"error":' .. error, { "error", error })
 end
 
 local failed = 0

@@ -62,7 +62,8 @@ local function finish(item)
     else
         local kept = status == "failed" and dead_retention_ms or retention_ms
         local bytes = not task.reported and task.bytes + (status == "succeeded" and #result or 0) or nil
-        finish_record(id, task.place, status, kept, task.version, task.attempt, more, fields, bytes)
+        finish_record(id, task.place, status, kept, task.version, task.attempt, more, fields, bytes,
+            task.unique)
     end
     if status == "succeeded" then
         for _, each in ipairs(submitted) do

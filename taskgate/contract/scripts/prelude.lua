@@ -335,6 +335,7 @@ local function end_waiting(id, was, place, bytes, status, retention_ms, version,
         dequeue(id, place)
     end
     tally_waiting(place, bytes, -1)
+    tally_delayed(place, was, -1)
     finish_record(id, place, status, retention_ms, version, attempt, more, fields)
 end
 
@@ -364,13 +365,16 @@ local function accept(item)
     end
     tally_waiting(place, bytes, 1)
     tally_delayed(place, status, 1)
+    if item[13] ~= "" then
+        take_unique(id, tenant, item[13])
+    end
 end
 
 -- The current holder of an attempt, checked: nil and the record's fields, or the refusal.
 -- "done": this very token ended its attempt already (a repeat after a lost reply).
 local function held_by(id, worker, epoch)
     local f = redis.call("HMGET", prefix .. "task:" .. id, "status", "worker", "epoch", "done", "version", "attempt",
-        "place", "score", "bytes", "reported")
+        "place", "score", "bytes", "reported", "unique")
     if not f[1] then
         return "not_found"
     end
@@ -388,6 +392,7 @@ local function held_by(id, worker, epoch)
         score = f[8],
         bytes = tonumber(f[9]),
         reported = f[10],
+        unique = f[11],
     }
 end
 

@@ -15,14 +15,10 @@ local function promote(id)
     if not WAITING[status] then
         return
     end
-    tally_delayed(place, status, -1)
     if not f[8] and deadline and deadline <= now then
-        if status == "queued" then
-            dequeue(id, place)
-        end
-        tally_waiting(place, tonumber(f[7]), -1)
-        finish_record(id, place, "expired", retention_ms, version, attempt, "")
+        end_waiting(id, status, place, tonumber(f[7]), "expired", retention_ms, version, attempt, "")
     elseif status ~= "queued" then
+        tally_delayed(place, status, -1)
         redis.call("HSET", key, "status", "queued", "version", version)
         redis.call("HDEL", key, "due")
         if deadline and not f[8] then
