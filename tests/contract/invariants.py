@@ -10,13 +10,17 @@ from taskgate.contract import keys
 from taskgate.contract.models import TaskRecord
 from taskgate.contract.states import FINAL, WAITING, Status
 from taskgate.contract.store import Store
+from tests.contract import orders
 
 PREFIX = keys.prefix(0)
 FOR_EVER = (
     "queues", "lanes:", "lane:", "ready:", "wake:", "due", "held:", "beats", "dead:", "final", "heavy", "all:", "usage",
-    "types",
+    "types", "places:", "blocked:", "capped:", "capped-type:", "unique:",
 )  # fmt: skip
 """Indexes whose entries the other checks account for, one by one; anything else must end by itself."""
+
+_MEASURED = ("drain_", "room_")
+_MAY_BE_ABSENT = ("running:type:", "running:tenant:")
 
 
 _DUMP = """
@@ -64,8 +68,8 @@ async def check(redis: Redis, store: Store) -> None:
     found = {name: value for name, (value, _) in dump.items()}
     records = await _records(found, store)
     _check_counters(found, records)
-    _check_orders(found, records)
-    _check_places(found, records)
+    orders.check(found, records)
+    _check_indexes(found, records)
     _check_life_times({name: left_ms for name, (_, left_ms) in dump.items()}, records)
 
 
@@ -86,13 +90,27 @@ def _check_counters(found: dict[str, Any], records: dict[str, TaskRecord]) -> No
                 wanted[f"bytes:{unit}"] += size
         if record.status in (Status.SCHEDULED, Status.RETRYING):
             wanted[f"{record.status}:queue:{record.spec.queue}"] += 1
-        if record.status in (Status.RUNNING, Status.CANCELING):
+        if record.status in orders.RUNNING:
             wanted[f"running:queue:{record.spec.queue}"] += 1
+            wanted[f"running:type:{record.spec.type}"] += 1
+            wanted[f"running:tenant:{record.spec.tenant}"] += 1
         if record.status in FINAL:
             wanted["kept:bytes"] += _kept(found, task_id)
     usage = {name.decode(): value for name, value in found.get(keys.usage(0), {}).items()}
-    counted = {name: int(value) for name, value in usage.items() if not name.startswith(("drain_", "room_"))}
+    counted = {name: int(value) for name, value in usage.items() if not name.startswith(_MEASURED)}
+    for family in _MAY_BE_ABSENT:
+        if not any(name.startswith(family) for name in counted):
+            wanted = {name: value for name, value in wanted.items() if not name.startswith(family)}
     assert counted == wanted, "counters, of which none may stay at 0"
+    _check_measured({name for name in usage if name.startswith(_MEASURED)}, records)
+
+
+def _check_measured(names: set[str], records: dict[str, TaskRecord]) -> None:
+    """The measured speed of a queue or tenant goes with its last task."""
+    known = {record.spec.queue for record in records.values()}
+    known |= {f"tenant:{record.spec.tenant}" for record in records.values()}
+    for name in names:
+        assert name.partition(":")[2] in known, f"{name} was left behind"
 
 
 def _kept(found: dict[str, Any], task_id: str) -> int:
@@ -101,23 +119,7 @@ def _kept(found: dict[str, Any], task_id: str) -> int:
     return 2048 + len(record.get(b"payload", b"")) + len(record.get(b"result", b"")) + int(record.get(b"logs", 0))
 
 
-def _check_orders(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
-    """Queued tasks, their tenants and lanes stand in the orders, nothing else does, and each lane has its marker."""
-    wanted: dict[str, set[str]] = defaultdict(set)
-    for task_id, record in records.items():
-        spec = record.spec
-        lane = found[f"{PREFIX}task:{task_id}"][b"place"].decode().split(":")[1]
-        if record.status is Status.QUEUED:
-            wanted[f"ready:{spec.queue}:{lane}:{spec.tenant}"].add(task_id)
-            wanted[f"lane:{spec.queue}:{lane}"].add(spec.tenant)
-            wanted[f"lanes:{spec.queue}"].add(lane)
-            wanted["queues"].add(spec.queue)
-            wanted[f"wake:{spec.queue}:{lane}"].add("1")
-    assert _members(found, "ready:", "lane:", "lanes:", "queues", "wake:") == wanted
-    assert all(len(value) == 1 for key, value in found.items() if key.startswith(f"{PREFIX}wake:"))
-
-
-def _check_places(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
+def _check_indexes(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
     wanted: dict[str, set[str]] = defaultdict(set)
     due: dict[str, float] = {}
     for task_id, record in records.items():
@@ -136,7 +138,7 @@ def _check_places(found: dict[str, Any], records: dict[str, TaskRecord]) -> None
             times.append(record.deadline_ms)
         if times:
             due[task_id] = min(times)
-    assert _members(found, "held:", "dead:", "final", "heavy", "all:") == wanted
+    assert orders.members(found, "held:", "dead:", "final", "heavy", "all:") == wanted
     assert {each.decode(): float(at) for each, at in found.get(f"{PREFIX}due", {}).items()} == due
 
 
@@ -148,12 +150,3 @@ def _check_life_times(left: dict[str, int], records: dict[str, TaskRecord]) -> N
             assert (left_ms > 0) != lives, f"{name}: of {record and record.status}"
         elif not name.removeprefix(PREFIX).startswith(FOR_EVER):
             assert left_ms > 0, f"{name} lives for ever"
-
-
-def _members(found: dict[str, Any], *starts: str) -> dict[str, set[str]]:
-    members = {}
-    for key, value in found.items():
-        name = key.removeprefix(PREFIX)
-        if name.startswith(starts):
-            members[name] = {each.decode() for each in value}
-    return members
