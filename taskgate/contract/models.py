@@ -295,6 +295,18 @@ class Pace(NamedTuple):
         return min(self.per_s, seen) if span_ms > 2000 else self.per_s
 
 
+class QueueLook(NamedTuple):
+    """What stands in a queue of one partition, as far as one call looks."""
+
+    dead: int
+    oldest_ms: int | None
+    """Creation of the oldest task that is next of its type and tenant."""
+    beyond: dict[str, int]
+    """Lane types that have queued tasks, and how many tenants of theirs were not looked at."""
+    ready: list[tuple[str, str, int]]
+    """Lane type, tenant and how many of its tasks could start now, were it their turn and within every limit."""
+
+
 class Mark(NamedTuple):
     """A point in a tenant's list, newest first: right behind the task of that time and id."""
 

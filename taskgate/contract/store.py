@@ -35,6 +35,7 @@ from taskgate.contract.models import (
     Mark,
     Pace,
     Page,
+    QueueLook,
     Report,
     Served,
     Submission,
@@ -107,6 +108,7 @@ class Store:
         self._read = Script(redis, "read")
         self._page = Script(redis, "page")
         self._pace = Script(redis, "pace")
+        self._queues = Script(redis, "queues")
         self._delete = Script(redis, "delete")
 
     def partition_of(self, task_id: str) -> int:
@@ -392,6 +394,26 @@ class Store:
             tenants=tenants,
         )
 
+    async def queues(
+        self, partition: int, names: Sequence[str], *, sought: Sequence[str] = (), limit: int = 0
+    ) -> tuple[int, dict[str, QueueLook]]:
+        """Look at up to BATCH queues; Redis' time, and what stands there.
+
+        Tenants looked at: those `sought` wherever they have tasks, and up to about `limit` others in all.
+        """
+        now, replies = await self._queues(
+            keys.prefix(partition), self._now(), _pack(list(names)), _pack(list(sought)), limit
+        )
+        return now, {
+            name: QueueLook(
+                dead=dead,
+                oldest_ms=oldest or None,
+                beyond={lane.decode(): beyond for lane, beyond in lanes},
+                ready=[(lane.decode(), tenant.decode(), count) for lane, tenant, count in ready],
+            )
+            for name, (dead, oldest, lanes, ready) in zip(names, replies, strict=True)
+        }
+
     async def read(self, task_ids: Sequence[str], *, result: bool = False) -> list[TaskRecord | None]:
         """Snapshots of tasks of one partition, without their payloads; None where there is no such task."""
         prefix = keys.prefix(self.partition_of(task_ids[0]))
@@ -497,8 +519,13 @@ class Store:
 
     async def usage(self, partition: int) -> dict[str, float]:
         """What waits and runs: `waiting:queue:<q>`, `bytes:queue:<q>`, the same per tenant, `running:queue:<q>`, …"""
-        flat = await self._command("HGETALL", keys.usage(partition))
-        return {name.decode(): float(value) for name, value in _pairs(flat)}
+        found: dict[str, float] = {}
+        cursor = b"0"
+        while True:  # in parts: with a great many tenants, one reply with all would hold Redis up
+            cursor, part = await self._command("HSCAN", keys.usage(partition), cursor, "COUNT", 1000)
+            found |= {name.decode(): float(value) for name, value in _pairs(part)}
+            if int(cursor) == 0:
+                return found
 
     async def announce(self, types: Sequence[TypeInfo]) -> None:
         """Publish task types under name and schema hash; in the first partition, which every store has."""

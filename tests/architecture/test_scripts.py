@@ -31,7 +31,7 @@ def _lines(name: str) -> list[str]:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_only_what_brings_new_tasks_is_refused_at_maxmemory(name: str) -> None:
     shebang = _lines(name)[0]
-    if name in ("read", "page", "pace", "unserved"):
+    if name in ("read", "page", "pace", "queues", "unserved"):
         assert shebang == "#!lua flags=no-writes"
     else:
         assert shebang == ("#!lua" if name in REFUSED_AT_MAXMEMORY else "#!lua flags=allow-oom")
@@ -45,7 +45,7 @@ def test_the_header_tells_transition_and_replies(name: str) -> None:
     stated = {word for pair in words for side in pair for word in re.findall(r"\w+", side)}
     named = stated & set(Status)
     written = {status for status in re.findall(r'"(\w+)"', "\n".join(_lines(name))) if status in set(Status)}
-    if name in {"beat", "read", "report", "goodbye", "trim", "nudge", "announce", "unserved", "page", "pace"}:
+    if name in {"beat", "read", "report", "goodbye", "trim", "nudge", "announce", "unserved", "page", "pace", "queues"}:
         assert named == set(), "these change no state"
     else:
         assert named, "which states it takes tasks from and to"

@@ -1,0 +1,74 @@
+"""queues: what stands where, by type and tenant, within bounds."""
+
+from redis.asyncio import Redis
+
+from taskgate.contract import keys
+from taskgate.contract.models import QueueLook
+from taskgate.contract.store import Store
+from tests.conftest import Clock
+from tests.contract.conftest import Hand, submission, submit
+
+NOTHING = QueueLook(dead=0, oldest_ms=None, beyond={}, ready=[])
+
+
+async def test_of_a_queue_that_nobody_used_there_is_nothing(store: Store, clock: Clock) -> None:
+    assert await store.queues(0, ["none"], sought=["a"], limit=9) == (clock.now, {"none": NOTHING})
+    assert await store.queues(0, []) == (clock.now, {})
+
+
+async def test_ready_tasks_are_counted_by_type_and_tenant(store: Store, w1: Hand, clock: Clock) -> None:
+    began = clock.now
+    await submit(store, submission(tenant="a", priority=0))
+    clock.advance(1000)
+    await submit(store, *(submission(tenant=each) for each in "ab"), submission("other", tenant="a"))
+    await submit(store, submission(delay_ms=60_000), submission(queue="second"))
+    _, found = await store.queues(0, ["default", "second"], limit=100)
+    assert found["default"].beyond == {"echo": 0, "other": 0}
+    assert sorted(found["default"].ready) == [("echo", "a", 2), ("echo", "b", 1), ("other", "a", 1)]
+    assert found["default"].oldest_ms == clock.now, "the oldest of those that are next: priorities go before age"
+    assert found["second"].ready == [("echo", "default", 1)]
+    await w1.claim(1)
+    await w1.claim(1)
+    assert (await store.queues(0, ["default"], limit=100))[1]["default"].oldest_ms in (began, clock.now)
+
+
+async def test_dead_letters_are_counted(store: Store, w1: Hand) -> None:
+    await submit(store)
+    await w1.finish(await w1.claim_one(), "failed")
+    assert (await store.queues(0, ["default"]))[1]["default"] == NOTHING._replace(dead=1)
+
+
+async def test_tenants_beyond_the_limit_are_counted_and_those_sought_are_found(store: Store) -> None:
+    await submit(store, *(submission(tenant=f"t{n}") for n in range(20)), submission("other", tenant="t7"))
+    _, found = await store.queues(0, ["default"], sought=["t7", "absent"], limit=6)
+    ready, beyond = found["default"].ready, found["default"].beyond
+    assert {("echo", "t7", 1), ("other", "t7", 1)} <= set(ready)
+    assert len(ready) <= 6 + 2
+    assert beyond["echo"] == 20 - sum(lane == "echo" for lane, _, _ in ready)
+    assert beyond["other"] == 0
+    [alone] = [each for each in (await store.queues(0, ["default"], sought=["t7"]))[1].values()]
+    assert sorted(alone.ready) == [("echo", "t7", 1), ("other", "t7", 1)]
+    assert alone.beyond == {"echo": 19, "other": 0}
+
+
+async def test_a_look_changes_nothing_and_is_bounded(store: Store, redis_client: Redis) -> None:
+    """However many tenants and queues there are."""
+    tenants = [f"t{n}" for n in range(300)]
+    await submit(store, *(submission(tenant=each, queue=f"q{n % 3}") for n, each in enumerate(tenants)))
+    names = [f"q{n}" for n in range(3)]
+    before = await redis_client.hgetall(keys.usage(0))
+    await redis_client.config_resetstat()
+    await store.queues(0, names, sought=tenants[:10], limit=60)
+    calls = {name: stat["calls"] for name, stat in (await redis_client.info("commandstats")).items()}
+    assert calls["cmdstat_zcard"] <= 3 * (2 + 10 + 20)
+    assert await redis_client.hgetall(keys.usage(0)) == before
+
+
+async def test_usage_is_whole_however_many_tenants_there_are(store: Store, redis_client: Redis) -> None:
+    for n in range(0, 900, 100):
+        await submit(store, *(submission(tenant=f"t{m}") for m in range(n, n + 100)))
+    usage = await store.usage(0)
+    assert {name: str(value).encode() for name, value in usage.items()} == {
+        name.decode(): str(float(value)).encode() for name, value in (await redis_client.hgetall(keys.usage(0))).items()
+    }
+    assert sum(name.startswith("waiting:tenant:") for name in usage) == 900
