@@ -23,7 +23,7 @@ if f[3] then
         redis.call("DEL", idem_key)
     end
 end
-purge(final_member(queue, owner, id, kept_bytes(key)))
+purge(member_of(key, queue, owner, id))
 redis.call("PUBLISH", prefix .. "changes:" .. id, 0)
 redis.call("PUBLISH", prefix .. "deletions", id)
 settle()

@@ -13,6 +13,7 @@ local IDEMPOTENCY_MS = 86400000
 local HEAVY_BYTES = 1024 -- of payload and result: what is dropped before whole tasks are
 local BELT_MS = 86400000 -- trim deletes at the purge time; the TTL is the belt behind it
 local RETRY_CAP_MS = 60000
+local SPILLED = "!" -- field `spilled` of a dead letter that never was in its queue; ends its entry in `final`
 local NEW = -1 -- virtual time of a lane that no claim has seen yet
 local ALONE = "!alone" -- ends the names of lanes whose tasks each run in a child of their own; no type can have it
 local WAITING = { scheduled = true, queued = true, retrying = true }
@@ -203,8 +204,9 @@ local function release(worker, ids)
 end
 
 -- The entry of a finished task in `final` and `heavy`: what is known of it also when its record is gone.
-local function final_member(queue, tenant, id, bytes)
-    return string.format("%s:%s:%s:%d", queue, tenant, id, bytes)
+-- `mark`: SPILLED or nil.
+local function final_member(queue, tenant, id, bytes, mark)
+    return string.format("%s:%s:%s:%d%s", queue, tenant, id, bytes, mark or "")
 end
 
 local function kept_bytes(key)
@@ -212,16 +214,31 @@ local function kept_bytes(key)
     return TASK_BYTES + redis.call("HSTRLEN", key, "payload") + redis.call("HSTRLEN", key, "result") + logs
 end
 
+-- The entry in `final` of a finished task that still has its record.
+local function member_of(key, queue, tenant, id)
+    return final_member(queue, tenant, id, kept_bytes(key), redis.call("HGET", key, "spilled"))
+end
+
+-- A finished task no longer counts among those that are kept.
+local function leave_final(member)
+    local queue, bytes, mark = string.match(member, "^([^:]+):[^:]+:[^:]+:(%d+)(.*)$")
+    redis.call("ZREM", prefix .. "final", member)
+    tally("kept:bytes", -tonumber(bytes))
+    if mark == SPILLED then
+        tally("spilled:queue:" .. queue, -1)
+        tally("spilled_bytes:queue:" .. queue, -tonumber(bytes))
+    end
+end
+
 -- Delete a finished task.
 local function purge(member)
-    local queue, tenant, id, bytes = string.match(member, "^([^:]+):([^:]+):([^:]+):(%d+)$")
+    local queue, tenant, id = string.match(member, "^([^:]+):([^:]+):([^:]+)")
     local key = prefix .. "task:" .. id
     redis.call("UNLINK", key, key .. ":events", key .. ":logs", key .. ":alive")
     redis.call("ZREM", prefix .. "all:" .. tenant, id)
     redis.call("ZREM", prefix .. "dead:" .. queue, id)
-    redis.call("ZREM", prefix .. "final", member)
     redis.call("ZREM", prefix .. "heavy", member)
-    tally("kept:bytes", -tonumber(bytes))
+    leave_final(member)
     -- Clients name queues as they like: the measured speed of one that is not in use goes with its tasks.
     local used = redis.call("HMGET", usage_key, "waiting:queue:" .. queue, "running:queue:" .. queue)
     if not used[1] and not used[2] then
@@ -298,8 +315,8 @@ end
 
 -- any -> final. The caller has taken the task out of where it was. `more`: as in tell_status; `fields`: names and
 -- values to write with it, nil for none; `bytes`: what it keeps, nil to have it measured, as it must where it may have
--- output; `unique`: the hash of its unique key, false for none, nil to have it looked up.
-local function finish_record(id, place, status, retention_ms, version, attempt, more, fields, bytes, unique)
+-- output; `unique`: the hash of its unique key, false for none, nil to have it looked up; `mark`: as in final_member.
+local function finish_record(id, place, status, retention_ms, version, attempt, more, fields, bytes, unique, mark)
     local key = prefix .. "task:" .. id
     local queue, _, tenant = place_parts(place)
     local purge_ms = now + retention_ms
@@ -315,7 +332,7 @@ local function finish_record(id, place, status, retention_ms, version, attempt, 
         bytes = kept_bytes(key)
         redis.call("PEXPIRE", key .. ":logs", retention_ms + BELT_MS)
     end
-    local member = final_member(queue, tenant, id, bytes)
+    local member = final_member(queue, tenant, id, bytes, mark)
     redis.call("ZADD", prefix .. "final", purge_ms, member)
     tally("kept:bytes", bytes)
     if status == "failed" then
@@ -339,18 +356,25 @@ local function end_waiting(id, was, place, bytes, status, retention_ms, version,
     finish_record(id, place, status, retention_ms, version, attempt, more, fields)
 end
 
--- (nothing) -> queued | scheduled. `item` is models.Submission.
-local function accept(item)
-    local id, queue, task_type, tenant, priority, spec, payload, delay_ms, run_at_ms, deadline_ms = unpack(item, 1, 10)
-    local key = prefix .. "task:" .. id
+-- The record of a new task, whatever becomes of it. `item` is models.Submission. Its place, score and bytes.
+local function create(item, status)
+    local id, queue, task_type, tenant, priority, spec, payload = unpack(item, 1, 7)
     local place = queue .. ":" .. task_type .. ":" .. tenant
     local score = now - priority * 60000
     local bytes = #payload + TASK_BYTES
+    redis.call("HSET", prefix .. "task:" .. id, "status", status, "version", 1, "attempt", 0, "epoch", 0,
+        "place", place, "score", score, "bytes", bytes, "created", now, "spec", spec, "payload", payload)
+    redis.call("ZADD", prefix .. "all:" .. tenant, now, id)
+    return place, score, bytes
+end
+
+-- (nothing) -> queued | scheduled. `item` is models.Submission.
+local function accept(item)
+    local id, tenant, delay_ms, run_at_ms, deadline_ms = item[1], item[4], unpack(item, 8, 10)
+    local key = prefix .. "task:" .. id
     local start = math.max(now + delay_ms, run_at_ms)
     local status = start > now and "scheduled" or "queued"
-    redis.call("HSET", key, "status", status, "version", 1, "attempt", 0, "epoch", 0, "place", place, "score", score,
-        "bytes", bytes, "created", now, "spec", spec, "payload", payload)
-    redis.call("ZADD", prefix .. "all:" .. tenant, now, id)
+    local place, score, bytes = create(item, status)
     if deadline_ms > 0 then
         redis.call("HSET", key, "deadline", now + deadline_ms)
     end
