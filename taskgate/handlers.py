@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ANY_JSON = object()
 _LONGEST_S = 366 * 86_400
 _MOST_MB = 2**30
+_MOST_AT_A_TIME = 10**6
 
 
 class _Json(NamedTuple):
@@ -54,6 +55,8 @@ class Options:
     queue: str = "default"
     memory_limit_mb: int | None = None
     fresh_process: bool = False
+    concurrency: int | None = None
+    concurrency_per_key: int = 1
 
 
 class Handler:
@@ -146,6 +149,8 @@ class Handler:
             max_attempts=self.options.max_attempts,
             description=self.description,
             memory_limit_mb=self.options.memory_limit_mb,
+            concurrency=self.options.concurrency,
+            concurrency_per_key=self.options.concurrency_per_key,
         )
 
     def prepare(self) -> None:
@@ -217,9 +222,13 @@ def handler(
     queue: str = "default",
     memory_limit_mb: int | None = None,
     fresh_process: bool = False,
+    concurrency: int | None = None,
+    concurrency_per_key: int = 1,
 ) -> Callable[[F], F]:
     """Make a function the handler of a task type; the function itself stays as it is.
 
+    `concurrency`: so many tasks of the type run at a time, on all machines together; `concurrency_per_key`: so many of
+    those that were submitted with the same `concurrency_key`.
     `retry_on`: exceptions after which another attempt is made (default: all). Sync handlers only: `memory_limit_mb` is
     what the process of a run, and what it starts, may use together; `fresh_process` gives every run a process of its
     own.
@@ -232,6 +241,9 @@ def handler(
     _check_range(task_type, "retry_max_s", retry_max_s, kinds=(int, float), least=0, most=_LONGEST_S)
     if memory_limit_mb is not None:
         _check_range(task_type, "memory_limit_mb", memory_limit_mb, kinds=(int,), least=1, most=_MOST_MB)
+    if concurrency is not None:
+        _check_range(task_type, "concurrency", concurrency, kinds=(int,), least=1, most=_MOST_AT_A_TIME)
+    _check_range(task_type, "concurrency_per_key", concurrency_per_key, kinds=(int,), least=1, most=_MOST_AT_A_TIME)
     if not isinstance(fresh_process, bool):
         raise TypeError(f"fresh_process of {task_type!r} must be True or False, not {fresh_process!r}")
     causes: tuple[Any, ...] = retry_on if isinstance(retry_on, tuple) else (retry_on,)
@@ -246,6 +258,8 @@ def handler(
         queue=queue,
         memory_limit_mb=memory_limit_mb,
         fresh_process=fresh_process,
+        concurrency=concurrency,
+        concurrency_per_key=concurrency_per_key,
     )
 
     def declare(function: F) -> F:

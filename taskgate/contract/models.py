@@ -113,7 +113,9 @@ class Served(NamedTuple):
     queue: str
     type: str
     kind: str
-    """`sync` or `async`: which free slots it may use."""
+    """`sync`, `fresh` or `async`: which free slots it may use."""
+    concurrency: int = 0
+    """So many of its tasks run at a time; 0: no limit."""
 
 
 class Held(NamedTuple):
@@ -376,6 +378,10 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     description: str = ""
     memory_limit_mb: int | None = None
+    concurrency: int | None = None
+    """So many of its tasks run at a time; None: no limit of its own."""
+    concurrency_per_key: int = 1
+    """So many tasks of the same tenant and concurrency key run at a time."""
     published_ms: int = 0
 
 

@@ -179,6 +179,8 @@ def test_what_cannot_be_a_handler_is_refused() -> None:
         {"retry_base_s": -1},
         {"retry_max_s": float("inf")},
         {"memory_limit_mb": 0},
+        {"concurrency": 0},
+        {"concurrency_per_key": 10**6 + 1},
         {"queue": "a b"},
     ],
 )
@@ -203,6 +205,9 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
         {"memory_limit_mb": 1.5},
         {"memory_limit_mb": True},
         {"fresh_process": 1},
+        {"concurrency": 1.5},
+        {"concurrency": True},
+        {"concurrency_per_key": None},
     ],
 )
 def test_options_of_another_type_are_refused(options: dict[str, Any]) -> None:
