@@ -33,13 +33,16 @@ from taskgate.contract.models import (
 )
 from taskgate.contract.states import FINAL, Status
 from taskgate.contract.store import Store
+from taskgate.policy import Policy, QueuePolicy
 from tests.contract import invariants
+from tests.contract.admission import TASK_BYTES
 from tests.contract.conftest import LEASE_MS, submission, worker_info
+from tests.contract.fairness import Fairness
 from tests.contract.reference import (
     DEAD_RETENTION_MS,
     HELD,
     RETENTION_MS,
-    Fairness,
+    Answer,
     Lane,
     Reference,
     Task,
@@ -118,6 +121,7 @@ class Life:
             status=Status.SCHEDULED if item.delay_ms else Status.QUEUED,
             due_ms=start,
             deadline_ms=self.now_ms + item.deadline_ms if item.deadline_ms else None,
+            bytes=TASK_BYTES + len(item.payload),
         )
 
     def submit(
@@ -139,21 +143,31 @@ class Life:
             for n in range(count)
         ]
         replies = self._submit(items, max_attempts=max_attempts, limit=limit)
-        accepted = [item for item, reply in zip(items, replies, strict=True) if reply == "ok"]
+        accepted = [item for item, reply in zip(items, replies, strict=True) if reply.what == "ok"]
         if accepted:
             second = self._again(repeat, lambda: self._store.submit(accepted, Limits(tasks=limit)))
             assert second in (None, [Accepted(item.id, replayed=False) for item in accepted])
 
-    def _submit(self, items: list[Submission], *, max_attempts: int, limit: int) -> list[str]:
+    def _submit(self, items: list[Submission], *, max_attempts: int, limit: int) -> list[Answer]:
         replies = self._run(self._store.submit(items, Limits(tasks=limit)))
         answers = [_answer(item, reply) for item, reply in zip(items, replies, strict=True)]
         for item, answer in zip(items, answers, strict=True):
             task = self._task(item, max_attempts=max_attempts)
-            wanted = self._reference.submit(task, key=item.idempotency_key, fingerprint=item.fingerprint, limit=limit)
+            wanted = self._reference.submit(
+                task,
+                key=item.idempotency_key,
+                fingerprint=item.fingerprint,
+                on_conflict=item.on_conflict,
+                policy=_policy(limit),
+                leaving=self._leaving,
+            )
             assert answer == wanted
-            if answer == "ok":
+            if answer.what == "ok":
                 self._submitted.append(item.id)
         return answers
+
+    def _leaving(self, kind: str, name: str) -> float | None:
+        return None
 
     def beat(self, worker: str, forgotten: int, foreign: bool) -> None:
         """Some claims are not named (their reply was lost), and some that are named belong to others by now."""
@@ -175,7 +189,7 @@ class Life:
         canceling = {each.task_id for each in named if self._status(each.task_id) is Status.CANCELING}
         assert set(answer.canceling) == canceling - {each.task_id for each in stale}
         assert answer.next_due_ms == self._reference.next_due_ms()
-        slots = {self._reference.slot(lane) for lane, _ in self._reference.queued()}
+        slots = {self._reference.slot(lane) for lane, _ in self._reference.ready()}
         assert answer.claimable == bool(slots - {None})
 
     def _status(self, task_id: str) -> Status | None:
@@ -188,7 +202,7 @@ class Life:
                 self._claim(worker, sync, asynchronous, alone)
             self.beat(worker, 0, False)
         free = {"sync": sync, "async": asynchronous, "alone": alone}
-        before = self._reference.queued()
+        before = self._reference.ready()
         claimed = self._claim(worker, sync, asynchronous, alone)
         for token in claimed:
             task = self._reference.start(token)
@@ -196,7 +210,7 @@ class Life:
         self._tokens += claimed
         self._expire_at_the_claim()
         assert min(free.values()) >= 0, "more than there are slots"
-        after = self._reference.queued()
+        after = self._reference.ready()
         idle = {slot for slot, left in free.items() if left > 0}
         assert not idle & {self._reference.slot(lane) for lane, _ in after}, "slots stay free though something waits"
         for place, ids in before.items():
@@ -227,14 +241,14 @@ class Life:
         had, has = _competitors(self._group, before), _competitors(self._group, after)
         for group, competitors in had.items():
             given = {who: count for (where, who), count in (by_tenant | by_lane).items() if where == group}
-            self._fairness.took(group, competitors, given, has.get(group, set()))
+            self._fairness.took(group, competitors, given, has.get(group, set()), {})
 
     def _group(self, lane: Lane) -> str:
         return f"{lane.queue}:{self._reference.slot(lane)}"
 
     def work(self, worker: str, sync: int, asynchronous: int, ends: list[tuple[str, int]]) -> None:
         """As most of a life goes: claim and finish. What goes beyond `ends` is left running."""
-        if not self._reference.queued():
+        if not self._reference.ready():
             for name, tenant in (("echo", "a"), ("echo", "b"), ("get", "a"), ("echo", "a"), ("other", "b")):
                 self._submit([submission(name, tenant=tenant)], max_attempts=3, limit=100)
         before = len(self._tokens)
@@ -347,7 +361,7 @@ class Life:
                 return {TaskNotFound: "not_found", NotDead: "not_dead", QueueFull: "full"}[type(error)]
             return "ok"
 
-        wanted = self._reference.redrive(task_id, request, limit=limit)
+        wanted = self._reference.redrive(task_id, request, policy=_policy(limit), leaving=self._leaving)
         if wanted == "ok":
             self._ends.pop(task_id, None)
         assert self._run(call()) == wanted
@@ -424,7 +438,7 @@ class Life:
             if task is not None and record is not None:
                 _compare(task, record)
                 self._check_life(record)
-        self._fairness.only(_competitors(self._group, self._reference.queued()))
+        self._fairness.only(_competitors(self._group, self._reference.ready()))
 
     def _check_life(self, record: TaskRecord) -> None:
         version, status = self._versions.get(record.id, (0, record.status))
@@ -447,15 +461,19 @@ def _competitors(group: Callable[[Lane], str], queued: dict[tuple[Lane, str], li
     return found
 
 
-def _answer(item: Submission, reply: Accepted | QueueFull | IdempotencyConflict) -> str:
+def _answer(item: Submission, reply: Accepted | QueueFull | IdempotencyConflict) -> Answer:
     match reply:
         case Accepted(task_id, replayed):
-            return task_id if replayed else "ok"
+            return Answer("replay" if replayed else "ok", task_id)
         case QueueFull():
             assert reply.queue == item.queue
             assert reply.retry_after_s > 0
-            return "full"
-    return "conflict"
+            return Answer(reply.limit)
+    return Answer("conflict")
+
+
+def _policy(limit_tasks: int) -> Policy:
+    return Policy(queues={"*": QueuePolicy.model_validate({"limit_tasks": limit_tasks})})
 
 
 def _compare(task: Task, record: TaskRecord) -> None:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from taskgate.contract.models import NEIGHBOUR_LIMIT, BeatValue, Claimed, Served
 from taskgate.contract.states import FINAL, WAITING, Status
+from taskgate.policy import Policy, QueuePolicy
+from tests.contract.admission import TASK_BYTES, Rates, Used, passed_limit
 
 RETENTION_MS = 40_000
 DEAD_RETENTION_MS = 90_000
@@ -21,10 +23,26 @@ class Token(NamedTuple):
     epoch: int
 
 
+class Answer(NamedTuple):
+    """`ok`, `replay`, `conflict`, `existing`, `unique_conflict`, `spilled`, `rate`, or the limit it would pass."""
+
+    what: str
+    task_id: str = ""
+    """Which counts; "": none."""
+
+
 class Lane(NamedTuple):
     queue: str
     type: str
     alone: bool
+
+
+class Group(NamedTuple):
+    """Tasks of the same tenant, type and concurrency key."""
+
+    tenant: str
+    type: str
+    key: str
 
 
 @dataclass
@@ -38,6 +56,14 @@ class Task:
     status: Status
     due_ms: int
     deadline_ms: int | None
+    bytes: int = TASK_BYTES
+    unique_key: str = ""
+    group: Group | None = None
+    at_a_time: int = 1
+    """So many of its group are ready or run."""
+    blocked: bool = False
+    """It is queued, and all places of its group are taken."""
+    spilled: bool = False
     attempt: int = 0
     epoch: int = 0
     worker: str = ""
@@ -49,6 +75,10 @@ class Task:
     """Epoch and number of the last report."""
     redriven: str = ""
     purge_ms: int = 0
+
+    @property
+    def order(self) -> tuple[int, str]:
+        return self.score, self.id
 
     @property
     def token(self) -> Token:
@@ -67,16 +97,33 @@ class Reference:
         self.beats: dict[str, BeatValue] = {}
         self._kinds = {(each.queue, each.type): each.kind for each in served}
         self._clock = clock
+        self.rates = Rates()
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}
 
-    def waiting(self, queue: str) -> int:
-        return sum(task.lane.queue == queue for task in self.tasks.values() if task.status in WAITING)
+    def used(self, kind: str, name: str, leaving_per_s: float | None) -> Used:
+        """By what waits; `kind`: `queue` or `tenant`."""
+        there = [
+            task.bytes
+            for task in self.tasks.values()
+            if task.status in WAITING and (task.lane.queue if kind == "queue" else task.tenant) == name
+        ]
+        return Used(len(there), sum(there), leaving_per_s)
 
-    def queued(self) -> dict[tuple[Lane, str], list[str]]:
-        """Ids of queued tasks by lane and tenant, in the order of their claims."""
+    def spilled(self, queue: str) -> list[Task]:
+        return [
+            task
+            for task in self.tasks.values()
+            if task.spilled and task.status is Status.FAILED and task.lane.queue == queue
+        ]
+
+    def running(self) -> list[Task]:
+        return [task for task in self.tasks.values() if task.status in HELD]
+
+    def ready(self) -> dict[tuple[Lane, str], list[str]]:
+        """Ids of tasks that no concurrency key holds up, by lane and tenant, in the order of their claims."""
         found: dict[tuple[Lane, str], list[str]] = defaultdict(list)
-        for task in sorted(self.tasks.values(), key=lambda task: (task.score, task.id)):
-            if task.status is Status.QUEUED:
+        for task in sorted(self.tasks.values(), key=lambda task: task.order):
+            if task.status is Status.QUEUED and not task.blocked:
                 found[task.lane, task.tenant].append(task.id)
         return found
 
@@ -88,22 +135,79 @@ class Reference:
         kind = self._kinds.get((lane.queue, lane.type))
         return "alone" if kind == "async" and lane.alone else kind
 
-    def submit(self, task: Task, *, key: str, fingerprint: str, limit: int) -> str:
-        """`ok`, `full`, `conflict`, or the id that is replayed."""
+    def submit(
+        self,
+        task: Task,
+        *,
+        key: str,
+        fingerprint: str,
+        on_conflict: str,
+        policy: Policy,
+        leaving: Callable[[str, str], float | None],
+    ) -> Answer:
+        """`leaving`: how many leave a second, of (`queue` or `tenant`, its name)."""
         if task.id in self.tasks:
-            return "ok"
+            return Answer("ok", task.id)
         seen, earlier = self._keys.get((task.tenant, key), ("", ""))
         if key and earlier in self.tasks:
-            return earlier if seen == fingerprint else "conflict"
-        if self.waiting(task.lane.queue) >= limit:
-            return "full"
+            return Answer("replay", earlier) if seen == fingerprint else Answer("conflict")
+        holder = self.holder(task.tenant, task.unique_key)
+        if holder and on_conflict == "return":
+            self._keep_key(task.tenant, key, fingerprint, holder.id)
+            return Answer("existing", holder.id)
+        if holder and not (on_conflict == "replace" and holder.status in WAITING):
+            return Answer("unique_conflict", holder.id)
+        if self.rates.excess_ms(task.tenant, policy.tenant(task.tenant), self._clock()) > 0:
+            return Answer("rate")
+        limit = self._full(task, policy, leaving)
+        if limit and not self._can_spill(task, policy.queue(task.lane.queue)):
+            return Answer(limit)
+        self.rates.count(task.tenant, policy.tenant(task.tenant), self._clock())
+        self._keep_key(task.tenant, key, fingerprint, task.id)
+        if limit:
+            self.tasks[task.id] = spilled = replace(task, spilled=True)
+            self._end(spilled, Status.FAILED)
+            return Answer("spilled", task.id)
+        if holder:
+            self._end(holder, Status.CANCELED)
         self.accept(task)
+        return Answer("ok", task.id)
+
+    def holder(self, tenant: str, unique_key: str) -> Task | None:
+        """The live task of that key."""
+        found = [
+            task
+            for task in self.tasks.values()
+            if unique_key and (task.tenant, task.unique_key) == (tenant, unique_key) and task.status not in FINAL
+        ]
+        assert len(found) < 2
+        return found[0] if found else None
+
+    def _keep_key(self, tenant: str, key: str, fingerprint: str, task_id: str) -> None:
         if key:
-            self._keys[task.tenant, key] = fingerprint, task.id
-        return "ok"
+            self._keys[tenant, key] = fingerprint, task_id
+
+    def _full(self, task: Task, policy: Policy, leaving: Callable[[str, str], float | None]) -> str | None:
+        queue, tenant = task.lane.queue, task.tenant
+        return passed_limit(
+            "queue", policy.queue(queue), self.used("queue", queue, leaving("queue", queue)), task.bytes
+        ) or passed_limit(
+            "tenant", policy.tenant(tenant), self.used("tenant", tenant, leaving("tenant", tenant)), task.bytes
+        )
+
+    def _can_spill(self, task: Task, policy: QueuePolicy) -> bool:
+        there = self.spilled(task.lane.queue)
+        return (
+            policy.on_full == "spill"
+            and len(there) < policy.spill_tasks
+            and sum(each.bytes for each in there) + task.bytes <= policy.spill_bytes
+        )
 
     def accept(self, task: Task) -> None:
-        self.tasks[task.id] = replace(task)
+        """As it is asked for: a handler's own submission is never refused."""
+        self.tasks[task.id] = task = replace(task)
+        if task.status is Status.QUEUED:
+            self._enqueue(task)
 
     def start(self, token: Token) -> Task:
         task = self.tasks[token.task_id]
@@ -174,7 +278,9 @@ class Reference:
             self._end(task, Status.CANCELED)
         return str(task.status) if task.status in (Status.CANCELING, Status.CANCELED) else "final"
 
-    def redrive(self, task_id: str, request_id: str, *, limit: int) -> str:
+    def redrive(
+        self, task_id: str, request_id: str, *, policy: Policy, leaving: Callable[[str, str], float | None]
+    ) -> str:
         task = self.tasks.get(task_id)
         if task is None:
             return "not_found"
@@ -182,10 +288,13 @@ class Reference:
             return "ok"
         if task.status is not Status.FAILED:
             return "not_dead"
-        if self.waiting(task.lane.queue) >= limit:
+        if self.holder(task.tenant, task.unique_key):
+            return "unique_conflict"
+        if self._full(task, policy, leaving):
             return "full"
-        task.status, task.attempt, task.worker, task.redriven = Status.QUEUED, 0, "", request_id
-        task.deadline_ms, task.met = None, False
+        task.attempt, task.worker, task.redriven = 0, "", request_id
+        task.deadline_ms, task.met, task.spilled = None, False, False
+        self._enqueue(task)
         return "ok"
 
     def delete(self, task_id: str) -> str:
@@ -229,7 +338,7 @@ class Reference:
             if task.status in WAITING and self.has_expired(task):
                 self._end(task, Status.EXPIRED)
             elif task.status in (Status.SCHEDULED, Status.RETRYING) and task.due_ms <= now:
-                task.status = Status.QUEUED
+                self._enqueue(task)
 
     def has_expired(self, task: Task) -> bool:
         return task.unmet_deadline_ms is not None and task.unmet_deadline_ms <= self._clock()
@@ -267,39 +376,38 @@ class Reference:
     def _end(self, task: Task, status: Status) -> None:
         task.status = status
         task.purge_ms = self._clock() + (DEAD_RETENTION_MS if status is Status.FAILED else RETENTION_MS)
+        self._unblock(task)
 
     def _requeue(self, task: Task, *, delay_ms: int, met: bool) -> None:
-        task.status = Status.RETRYING if delay_ms else Status.QUEUED
         task.worker = ""
         task.met = task.met or met
         task.due_ms = self._clock() + delay_ms
+        if delay_ms:
+            task.status = Status.RETRYING
+            self._unblock(task)
+        else:
+            task.status = Status.QUEUED  # it keeps its place
 
+    def _enqueue(self, task: Task) -> None:
+        task.status, task.blocked = Status.QUEUED, True
+        task.blocked = task.group is not None and self._places_taken(task.group) >= task.at_a_time
 
-class Fairness:
-    """Counts what two that compete were given while both had something waiting all the time."""
+    def _places_taken(self, group: Group) -> int:
+        return sum(
+            task.group == group and (task.status in HELD or (task.status is Status.QUEUED and not task.blocked))
+            for task in self.tasks.values()
+        )
 
-    MOST_AHEAD = 2
-    """One for where they stood when it began, one for whose turn it is."""
-
-    def __init__(self) -> None:
-        self._given: dict[tuple[str, str, str], tuple[int, int]] = {}
-
-    def took(self, group: str, backlog_before: set[str], taken: dict[str, int], backlog_after: set[str]) -> None:
-        """A claim gave that many to each competitor; both backlogs: who had something waiting before and after it."""
-        both = sorted(backlog_before & backlog_after)
-        for n, first in enumerate(both):
-            for second in both[n + 1 :]:
-                pair = group, first, second
-                one, other = self._given.get(pair, (0, 0))
-                one, other = one + taken.get(first, 0), other + taken.get(second, 0)
-                self._given[pair] = one, other
-                assert abs(one - other) <= self.MOST_AHEAD, f"unfair: {pair} got {one} and {other}"
-
-    def only(self, backlogs: dict[str, set[str]]) -> None:
-        """These have something waiting now, by group; who has not begins anew."""
-        self._given = {
-            pair: given for pair, given in self._given.items() if set(pair[1:]) <= backlogs.get(pair[0], set())
-        }
+    def _unblock(self, gone: Task) -> None:
+        """One of a group needs no place any more: the next one takes it."""
+        gone.blocked = False
+        if gone.group is None:
+            return
+        for task in sorted(self.tasks.values(), key=lambda task: task.order):
+            if task.group == gone.group and task.status is Status.QUEUED and task.blocked:
+                if self._places_taken(task.group) >= task.at_a_time:
+                    break
+                task.blocked = False
 
 
 def tokens(worker: str, claimed: Iterable[Claimed]) -> list[Token]:

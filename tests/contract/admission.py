@@ -1,0 +1,49 @@
+"""Who is let in, in plain Python: limits of queues and tenants, and rates. A part of reference.py."""
+
+from typing import NamedTuple
+
+from taskgate.policy import QueuePolicy, TenantPolicy
+
+TASK_BYTES = 2048
+"""What a task counts besides its payload."""
+
+
+class Used(NamedTuple):
+    """What waits in a queue, or of a tenant, and how fast it leaves; None: nothing was measured yet."""
+
+    tasks: int
+    bytes: int
+    leaving_per_s: float | None
+
+
+def passed_limit(kind: str, limits: QueuePolicy | TenantPolicy, used: Used, size: int) -> str | None:
+    """The first limit that one more task of that size would pass; by wait an empty one always takes a task."""
+    if limits.limit_tasks is not None and used.tasks >= limits.limit_tasks:
+        return f"{kind}-tasks"
+    if limits.limit_bytes is not None and used.bytes + size > limits.limit_bytes:
+        return f"{kind}-bytes"
+    if limits.limit_wait_s is not None and used.leaving_per_s and used.tasks / used.leaving_per_s > limits.limit_wait_s:
+        return f"{kind}-wait"
+    return None
+
+
+class Rates:
+    """How far each tenant is ahead of its rate, in ms (GCRA). A clock that steps back lets no time pass."""
+
+    def __init__(self) -> None:
+        self._ahead: dict[str, tuple[int, float]] = {}
+
+    def ahead_ms(self, tenant: str, now_ms: int) -> float:
+        at, ahead = self._ahead.get(tenant, (now_ms, 0.0))
+        return max(0.0, ahead - max(0, now_ms - at))
+
+    def excess_ms(self, tenant: str, policy: TenantPolicy, now_ms: int) -> float:
+        """After so long one more would be within its rate; at most 0: now."""
+        if policy.rate_per_s is None:
+            return 0.0
+        burst = policy.burst or max(1, int(policy.rate_per_s))
+        return self.ahead_ms(tenant, now_ms) - (burst - 1) * 1000 / policy.rate_per_s
+
+    def count(self, tenant: str, policy: TenantPolicy, now_ms: int) -> None:
+        if policy.rate_per_s is not None:
+            self._ahead[tenant] = now_ms, self.ahead_ms(tenant, now_ms) + 1000 / policy.rate_per_s
