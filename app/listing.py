@@ -45,11 +45,14 @@ _Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tasks a list shows."""
+    """Which tasks a list shows. `letters`: dead letters alone, by the time of their end instead of their creation."""
 
+    letters: bool = False
     statuses: tuple[str, ...] = ()
     type: str = ""
     queue: str = ""
+    kind: str = ""
+    """Of its error."""
     after_ms: int | None = None
     before_ms: int | None = None
     metadata: tuple[tuple[str, str], ...] = ()
@@ -57,11 +60,17 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     def fits(self, record: TaskRecord) -> bool:
         """Looked at again as it was read: it may have moved on since the page was made."""
         return (
-            (not self.statuses or record.status in self.statuses)
+            (not self.letters or record.status is Status.FAILED)
+            and (not self.statuses or record.status in self.statuses)
             and self.type in ("", record.spec.type)
             and self.queue in ("", record.spec.queue)
+            and self.kind in ("", record.error_kind())
             and (not self.metadata or self._has_metadata(record.spec.metadata))
         )
+
+    def order(self, record: TaskRecord) -> tuple[int, str]:
+        """Where it stands in the list: the larger, the nearer to its top."""
+        return record.finished_ms if self.letters else record.created_ms, record.id
 
     def _has_metadata(self, raw: msgspec.Raw | msgspec.UnsetType) -> bool:
         if raw is msgspec.UNSET:
@@ -70,7 +79,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return all(key in found and _text(found[key]) == value for key, value in self.metadata)
 
 
-_ANY = Wanted()
+_ANY = (Wanted(), Wanted(letters=True))
 
 
 class Request(NamedTuple):
@@ -105,18 +114,23 @@ async def find(
     spans = [_Span(store, partition, tenant, wanted, start) for partition in store.partitions]
     found: list[TaskRecord] = []
     looks = SCANNED_A_PAGE
+
+    def is_before(record: TaskRecord, frontier: Mark) -> bool:
+        """Whether it stands in what was looked at up to that mark."""
+        return wanted.order(record) >= _order(frontier)
+
     while True:
         # Up to the newest point that some partition has been looked at, no partition has anything unseen.
         frontier = max((span.reached for span in spans if span.reached is not None), key=_order, default=None)
         ready = sorted(
-            (one for one in found if frontier is None or _is_before(one, frontier)), key=_newest, reverse=True
+            (one for one in found if frontier is None or is_before(one, frontier)), key=wanted.order, reverse=True
         )
         if len(ready) > limit:
-            return ready[:limit], mark_of(ready[limit - 1])
+            return ready[:limit], Mark(*wanted.order(ready[limit - 1]))
         if frontier is None:
             return ready, None
         lagging = [span for span in spans if span.reached == frontier]
-        share = min(BATCH, looks // len(lagging), limit + 1 if wanted == _ANY else BATCH)
+        share = min(BATCH, looks // len(lagging), limit + 1 if wanted in _ANY else BATCH)
         if len(ready) == limit or share == 0:
             return ready, frontier
         for records, scanned in await asyncio.gather(*(span.read(share) for span in lagging)):
@@ -140,38 +154,27 @@ class _Span:
         page = await self._store.page(
             self._partition,
             self._tenant,
-            before=self.reached,
+            start=self.reached,
             limit=looks,
-            after_ms=self._wanted.after_ms,
+            letters=self._wanted.letters,
+            till_ms=self._wanted.after_ms,
             statuses=[Status(word) for word in self._wanted.statuses],
             task_type=self._wanted.type,
             queue=self._wanted.queue,
+            kind=self._wanted.kind,
         )
         self.reached = page.last
         records = await self._store.read(page.ids) if page.ids else []
         return [one for one in records if one is not None and self._wanted.fits(one)], page.scanned
 
 
-def mark_of(record: TaskRecord) -> Mark:
-    return Mark(record.created_ms, record.id)
-
-
 def _order(mark: Mark) -> tuple[float, str]:
-    return math.inf if mark.created_ms is None else mark.created_ms, mark.id
-
-
-def _is_before(record: TaskRecord, mark: Mark) -> bool:
-    """Whether it stands in what was looked at up to that mark."""
-    return _newest(record) >= _order(mark)
-
-
-def _newest(record: TaskRecord) -> tuple[float, str]:
-    return record.created_ms, record.id
+    return math.inf if mark.at_ms is None else mark.at_ms, mark.id
 
 
 def cursor_of(mark: Mark, wanted: Wanted, tenant: str) -> str:
     """Opaque; holds nothing that its reader did not see, and is of use for the same list of the same tenant only."""
-    plain = f"{mark.created_ms}:{mark.id}".encode()
+    plain = f"{mark.at_ms}:{mark.id}".encode()
     return urlsafe_b64encode(_seal(plain, wanted, tenant) + plain).rstrip(b"=").decode()
 
 
@@ -182,8 +185,8 @@ def read_cursor(cursor: str, wanted: Wanted, tenant: str) -> Mark:
         seal, plain = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
         if seal != _seal(plain, wanted, tenant):
             raise ValueError(cursor)
-        created, _, task_id = plain.decode().partition(":")
-        return Mark(int(created), task_id)
+        at, _, task_id = plain.decode().partition(":")
+        return Mark(int(at), task_id)
     except ValueError:
         raise Problem("invalid-cursor") from None
 

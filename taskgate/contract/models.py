@@ -4,6 +4,7 @@
 milliseconds by Redis' clock, 0 where there is none; JSON stays the bytes it was.
 """
 
+import re
 from typing import NamedTuple
 
 import msgspec
@@ -215,6 +216,10 @@ _STAGES = {
 }
 
 
+_KIND = re.compile(rb'"kind":"(\w*)"')
+"""As page.lua finds it: inside a text its quotes would be escaped."""
+
+
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot of a task: its mutable fields and its spec; never the payload, the result only where asked."""
 
@@ -253,6 +258,10 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> str:
         return self.spec.id
+
+    def error_kind(self) -> str | None:
+        found = _KIND.search(self.error)
+        return found and found[1].decode()
 
     def seen_stage(self) -> str | None:
         """What the task waits for, or the service does with it; None while its handler works, and when it has ended."""
@@ -310,12 +319,12 @@ class QueueLook(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A point in a tenant's list, newest first: right behind the task of that time and id."""
+    """A point in a tenant's list: right behind the task of that time (creation, or end) and id."""
 
-    created_ms: int | None = None
-    """None: before the newest."""
+    at_ms: int | None = None
+    """None: before the first."""
     id: str = ""
-    """ "" comes after all of its millisecond's."""
+    """ "" is smaller than any: newest first it comes behind all of its millisecond's, oldest first before them."""
 
 
 class Page(NamedTuple):
@@ -324,7 +333,7 @@ class Page(NamedTuple):
     ids: list[str]
     scanned: int
     last: Mark | None
-    """The last that was looked at; None when there are no older ones."""
+    """The last that was looked at; None when no others follow."""
 
 
 class Event(NamedTuple):

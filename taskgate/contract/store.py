@@ -353,30 +353,41 @@ class Store:
         partition: int,
         tenant: str,
         *,
-        before: Mark,
+        start: Mark,
         limit: int,
-        after_ms: int | None = None,
+        letters: bool = False,
+        oldest_first: bool = False,
+        till_ms: int | None = None,
         statuses: Collection[Status] = (),
         task_type: str = "",
         queue: str = "",
+        kind: str = "",
     ) -> Page:
-        """Look at up to `limit` of a tenant's tasks in a partition that come after `before`, newest first."""
-        more, scanned, created, last, ids = await self._page(
+        """Look at up to `limit` of a tenant's tasks in a partition behind `start`, as far as `till_ms`.
+
+        All by their creation or, with `letters`, dead letters by their end. Newest first down to `till_ms` inclusive;
+        `oldest_first` up to it exclusive.
+        """
+        first, last = ("-inf", "inf") if oldest_first else ("inf", "-inf")
+        more, scanned, at, last_id, ids = await self._page(
             keys.prefix(partition),
             self._now(),
+            "letters" if letters else "all",
             tenant,
-            "inf" if before.created_ms is None else before.created_ms,
-            before.id,
-            "-inf" if after_ms is None else after_ms,
+            int(oldest_first),
+            first if start.at_ms is None else start.at_ms,
+            start.id,
+            last if till_ms is None else till_ms,
             limit,
             _pack(list(map(str, statuses))),
             task_type,
             queue,
+            kind,
         )
         return Page(
             ids=[task_id.decode() for task_id in ids],
             scanned=scanned,
-            last=Mark(int(float(created)), last.decode()) if more else None,
+            last=Mark(int(float(at)), last_id.decode()) if more else None,
         )
 
     async def pace(self, partition: int, queue: str, task_type: str) -> Pace:

@@ -15,7 +15,7 @@ from tests.contract import orders
 PREFIX = keys.prefix(0)
 FOR_EVER = (
     "queues", "lanes:", "lane:", "ready:", "wake:", "due", "held:", "beats", "dead:", "final", "heavy", "all:", "usage",
-    "types", "places:", "blocked:", "capped:", "capped-type:", "unique:",
+    "letters:", "types", "places:", "blocked:", "capped:", "capped-type:", "unique:",
 )  # fmt: skip
 """Indexes whose entries the other checks account for, one by one; anything else must end by itself."""
 
@@ -127,6 +127,7 @@ def _check_indexes(found: dict[str, Any], records: dict[str, TaskRecord]) -> Non
             wanted[f"held:{record.worker}"].add(task_id)
         if record.status is Status.FAILED:
             wanted[f"dead:{record.spec.queue}"].add(task_id)
+            wanted[f"letters:{record.spec.tenant}"].add(task_id)
         if record.status in FINAL:
             kept = _kept(found, task_id)
             wanted["final"].add(f"{record.spec.queue}:{record.spec.tenant}:{task_id}:{kept}")
@@ -138,7 +139,7 @@ def _check_indexes(found: dict[str, Any], records: dict[str, TaskRecord]) -> Non
             times.append(record.deadline_ms)
         if times:
             due[task_id] = min(times)
-    assert orders.members(found, "held:", "dead:", "final", "heavy", "all:") == wanted
+    assert orders.members(found, "held:", "dead:", "letters:", "final", "heavy", "all:") == wanted
     assert {each.decode(): float(at) for each, at in found.get(f"{PREFIX}due", {}).items()} == due
 
 

@@ -387,7 +387,7 @@ class Life:
         found: list[str] = []
         mark: Mark | None = Mark()
         while mark is not None:
-            page = self._run(self._store.page(0, tenant, before=mark, limit=limit))
+            page = self._run(self._store.page(0, tenant, start=mark, limit=limit))
             assert page.scanned == len(page.ids) <= limit
             found += page.ids
             mark = page.last

@@ -32,7 +32,8 @@ NAMES: dict[str, Callable[[int], str]] = {
 PATTERNS = {
     r"task:<id>", r"task:<id>:events", r"task:<id>:logs", r"task:<id>:alive", r"queues", r"lanes:<q>",
     r"lane:<q>:<type>", r"ready:<q>:<type>:<tenant>", r"due", r"held:<worker>", r"beats", r"dead:<q>", r"final",
-    r"heavy", r"all:<tenant>", r"idem:<tenant>:<hash>", r"usage", r"wake:<q>:<type>", r"worker:<worker>",
+    r"heavy", r"all:<tenant>", r"letters:<tenant>", r"idem:<tenant>:<hash>", r"usage", r"wake:<q>:<type>",
+    r"worker:<worker>",
 }  # fmt: skip
 """What the scripts may write, of the table in docs/architecture.md."""
 
@@ -82,6 +83,7 @@ def _pattern(key: str) -> str:
     name = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "<id>", name)
     name = re.sub(r"^(idem):(\w+):[0-9a-f]{64}$", r"\1:<tenant>:<hash>", name)
     name = re.sub(r"^(lanes|dead):\w+$", r"\1:<q>", name)
+    name = re.sub(r"^letters:\w+$", "letters:<tenant>", name)
     name = re.sub(r"^(lane|wake):\w+:\w+$", r"\1:<q>:<type>", name)
     name = re.sub(r"^ready:\w+:\w+:\w+$", "ready:<q>:<type>:<tenant>", name)
     name = re.sub(r"^all:\w+$", "all:<tenant>", name)

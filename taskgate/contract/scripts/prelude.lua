@@ -230,13 +230,24 @@ local function leave_final(member)
     end
 end
 
+local function join_letters(queue, tenant, id)
+    redis.call("ZADD", prefix .. "dead:" .. queue, now, id)
+    redis.call("ZADD", prefix .. "letters:" .. tenant, now, id)
+end
+
+local function leave_letters(queue, tenant, id)
+    if redis.call("ZREM", prefix .. "dead:" .. queue, id) == 1 then -- most tasks never were dead letters
+        redis.call("ZREM", prefix .. "letters:" .. tenant, id)
+    end
+end
+
 -- Delete a finished task.
 local function purge(member)
     local queue, tenant, id = string.match(member, "^([^:]+):([^:]+):([^:]+)")
     local key = prefix .. "task:" .. id
     redis.call("UNLINK", key, key .. ":events", key .. ":logs", key .. ":alive")
     redis.call("ZREM", prefix .. "all:" .. tenant, id)
-    redis.call("ZREM", prefix .. "dead:" .. queue, id)
+    leave_letters(queue, tenant, id)
     redis.call("ZREM", prefix .. "heavy", member)
     leave_final(member)
     -- Clients name queues as they like: the measured speed of one that is not in use goes with its tasks.
@@ -336,7 +347,7 @@ local function finish_record(id, place, status, retention_ms, version, attempt, 
     redis.call("ZADD", prefix .. "final", purge_ms, member)
     tally("kept:bytes", bytes)
     if status == "failed" then
-        redis.call("ZADD", prefix .. "dead:" .. queue, now, id)
+        join_letters(queue, tenant, id)
     elseif bytes >= TASK_BYTES + HEAVY_BYTES then
         redis.call("ZADD", prefix .. "heavy", purge_ms, member)
     end
