@@ -62,14 +62,18 @@ class Hold:
         self._size = 0
 
 
-async def read_body(receive: Receive, headers: dict[bytes, bytes], hold: Hold) -> bytes:
-    """The whole body, as it was before any Content-Encoding.
+async def read_body(receive: Receive, headers: dict[bytes, bytes], hold: Hold, arrived: bytes | None = None) -> bytes:
+    """The whole body, as it was before any Content-Encoding. `arrived`: all of it, where the server has it already.
 
     Raises:
         Problem: it is larger than allowed, too slow, or encoded in another way than by gzip. What is unread stays so,
             and the connection is closed.
         ClientGone: it will never be complete.
     """
+    if arrived is not None:
+        _check(len(arrived), hold.limit)
+        hold.grow(len(arrived))
+        return arrived if b"content-encoding" not in headers else _decoded(arrived, headers, hold)
     _check_declared(headers, hold.limit)
     reading = receive().__await__()
     try:

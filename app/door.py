@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.body import Bodies, ClientGone, Hold, Limiter, read_body
 from app.errors import Problem, problem_of
+from app.exchange import EXCHANGE, Exchange
 from app.gateway import Gateway
 from app.reply import CALLER, LATER, Caller, Reply, length
 from taskgate.contract import ids
@@ -75,6 +76,9 @@ class Door:
             return
         status, lines, body = reply
         lines = [*lines, (b"x-request-id", request_id.encode()), _NOSNIFF]
+        exchange: Exchange | None = scope.get(EXCHANGE)
+        if exchange is not None and exchange.respond(status, lines, body):
+            return
         await send({"type": "http.response.start", "status": status, "headers": lines})
         await send({"type": "http.response.body", "body": body})
 
@@ -95,7 +99,9 @@ class Door:
             self._check_serving()
             hold = Hold(self._bodies)
             try:
-                body = await read_body(receive, headers, hold)
+                exchange: Exchange | None = scope.get(EXCHANGE)
+                arrived = None if exchange is None else exchange.whole_body()
+                body = await read_body(receive, headers, hold, arrived)
                 return await self.gateway.submit(body, caller, headers, receive)
             finally:
                 hold.end()

@@ -12,9 +12,14 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
+EXCHANGE = "taskgate.exchange"
+"""Where the door finds the Exchange in the scope of our own server: it takes and answers in one step what ASGI does in
+messages, which cost more than all checks of a submission."""
+
 HIGH_WATER_BYTES = 64 * 1024
 """What has arrived of a body and nobody has taken; above it nothing more is read."""
 
+_CLOSE = (b"connection", b"close")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _WITHOUT_BODY = (204, 304)
 
@@ -29,8 +34,8 @@ def _phrase(status: int) -> str:
 _STATUS_LINES = [f"HTTP/1.1 {status} {_phrase(status)}\r\n".encode() for status in range(600)]
 
 
-def head(status: int, lines: list[tuple[bytes, bytes]], *, close: bool) -> bytes:
-    """The head of an answer.
+def head(status: int, lines: list[tuple[bytes, bytes]], *, common: bytes = b"", close: bool = False) -> bytes:
+    """The head of an answer; `common`: headers of ours, as they are written.
 
     Raises:
         ValueError: a name or value has a line end in it, and would add lines of its own.
@@ -38,14 +43,41 @@ def head(status: int, lines: list[tuple[bytes, bytes]], *, close: bool) -> bytes
     parts = [b"%s: %s\r\n" % line for line in lines]
     if close:
         parts.append(b"connection: close\r\n")
-    text = b"".join([_STATUS_LINES[status], *parts, b"\r\n"])
-    if text.count(b"\n") != len(parts) + 2 or text.count(b"\r") != len(parts) + 2:
+    text = b"".join(parts)
+    if text.count(b"\n") != len(parts) or text.count(b"\r") != len(parts):
         raise ValueError("a header holds a line end")
-    return text
+    return b"%b%b%b\r\n" % (_STATUS_LINES[status], common, text)
+
+
+_common: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
+
+
+def _written(lines: list[tuple[bytes, bytes]]) -> bytes:
+    """The server's own headers: a list that it replaces once a second."""
+    global _common
+    if _common[0] is not lines:
+        _common = lines, b"".join([b"%s: %s\r\n" % line for line in lines])
+    return _common[1]
 
 
 class Exchange:
     """A request that is answered once it is its turn; `gone` when there is nobody to answer any more."""
+
+    __slots__ = (
+        "_connection",
+        "_expects_continue",
+        "_head",
+        "_left",
+        "_news",
+        "_taken",
+        "body",
+        "complete",
+        "gone",
+        "keep_alive",
+        "more_body",
+        "scope",
+        "started",
+    )
 
     def __init__(self, connection: "Connection", scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
         self.scope = scope
@@ -63,11 +95,13 @@ class Exchange:
         self._left: int | None = 0
 
     async def run(self, app: ASGIApp) -> None:
+        self.scope[EXCHANGE] = self
         try:
             await app(self.scope, self.receive, self.send)
         except Exception:
             logger.exception("request failed")
         finally:
+            del self.scope[EXCHANGE]  # requests leave no cycles
             if not self.complete and not self.gone:
                 self._connection.give_up(self)
 
@@ -78,6 +112,30 @@ class Exchange:
     def wake(self) -> None:
         if self._news is not None:
             self._news.set()
+
+    def whole_body(self) -> bytes | None:
+        """All of the body, if it has arrived and nobody has taken any of it; None: `receive` it."""
+        if self.more_body or self._taken or self.gone:
+            return None
+        self._taken = True
+        self._expects_continue = False
+        body = bytes(self.body)
+        self.body.clear()
+        if len(body) > HIGH_WATER_BYTES:
+            self._connection.read_on()
+        return body
+
+    def respond(self, status: int, lines: list[tuple[bytes, bytes]], body: bytes) -> bool:
+        """The whole answer at once, with its Content-Length among `lines`. False: not now, `send` it."""
+        connection = self._connection
+        if self.gone or self.started or connection.is_full or not self.keep_alive or _CLOSE in lines:
+            return False
+        self.started = self.complete = True
+        text = head(status, lines, common=_written(connection.common_headers))
+        connection.write(text if self.scope["method"] == "HEAD" or status in _WITHOUT_BODY else text + body)
+        self.wake()
+        connection.answered(self)
+        return True
 
     async def receive(self) -> Message:
         """The next part of the body; once that is whole, word of the client's going."""
