@@ -11,6 +11,7 @@ from taskgate.contract.models import Submission, TaskRecord, TaskSpec
 from taskgate.contract.states import Status
 
 REPLAYED = (b"idempotent-replayed", b"true")
+EXISTING = (b"unique-existing", b"true")
 NO_METADATA = msgspec.UNSET
 """Left out of the record."""
 
@@ -41,7 +42,7 @@ def reply(task_id: str, body: bytes, *more: tuple[bytes, bytes], status: int = 2
 def task_json(submission: Submission, spec: TaskSpec) -> bytes:
     """The task as Redis has just written it, but for its clock: the times here are the gateway's."""
     plain = not (submission.delay_ms or submission.run_at_ms or submission.deadline_ms)
-    if not plain or spec.metadata is not NO_METADATA:
+    if not plain or spec.metadata is not NO_METADATA or spec.unique_key or spec.concurrency_key:
         return view.task_json(_new(submission, spec))
     shape = _shape(spec.type, spec.queue, spec.priority, spec.timeout_s, spec.max_attempts)
     created = view.encode(view.at(ids.made_at_ms(spec.id)))

@@ -4,7 +4,7 @@ import json
 import re
 import time
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pydantic_core
@@ -16,14 +16,19 @@ from taskgate.contract.limits import (
     MAX_ATTEMPTS,
     MAX_DELAY_S,
     MAX_DEPTH,
+    MAX_KEY_CHARS,
     MAX_METADATA_BYTES,
     MAX_PRIORITY,
     MAX_TIMEOUT_S,
+    is_key,
 )
 
 _NAMES = f"names have {NAME_RULE}"
 
+_KEYS = f"keys have 1 to {MAX_KEY_CHARS} printable ASCII characters"
+
 _Name = Annotated[str, Meta(max_length=64, extra_json_schema={"pattern": f"^{NAME.pattern}$"})]
+_Key = Annotated[str, Meta(extra_json_schema={"pattern": f"^[ -~]{{1,{MAX_KEY_CHARS}}}$"})]
 
 
 class Envelope(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -38,13 +43,20 @@ class Envelope(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     deadline_s: Annotated[float, Meta(gt=0, le=MAX_DELAY_S)] | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)] | None = None
+    unique_key: _Key | None = None
+    """One task with it that has not ended, per tenant."""
+    on_conflict: Literal["return", "replace", "refuse"] | None = None
+    """What happens while another task has the unique key: `return` that one (the default), `replace` it while it waits,
+    `refuse`."""
+    concurrency_key: _Key | None = None
+    """As many tasks of the same type with it run at a time as the type allows, per tenant."""
     metadata: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 _decode = msgspec.json.Decoder(Envelope).decode
 _decode_any = msgspec.json.Decoder().decode
 _MEMBERS = re.compile(rb'"(' + "|".join(Envelope.__struct_fields__).encode() + rb')"\s*:')
-_ESCAPED = re.compile(rb'"[a-z_]{0,12}\\u00[^"]{0,80}"\s*:')
+_ESCAPED = re.compile(rb'"[a-z_]{0,15}\\u00[^"]{0,90}"\s*:')
 """A member whose name may be one of ours, spelled with escapes."""
 
 _MANY_DIGITS = re.compile(rb"(?<![0-9])[0-9]{4300}")
@@ -69,6 +81,12 @@ def parse(body: bytes) -> Envelope:
         raise invalid(Fault("#/run_at", f"at most {MAX_DELAY_S} seconds from now", "out-of-range"))
     if envelope.queue is not None and not is_name(envelope.queue):
         raise invalid(Fault("#/queue", _NAMES, "invalid"))
+    if envelope.unique_key is not None and not is_key(envelope.unique_key):
+        raise invalid(Fault("#/unique_key", _KEYS, "invalid"))
+    if envelope.concurrency_key is not None and not is_key(envelope.concurrency_key):
+        raise invalid(Fault("#/concurrency_key", _KEYS, "invalid"))
+    if envelope.on_conflict is not None and envelope.unique_key is None:
+        raise invalid(Fault("#/on_conflict", "says what happens to a unique_key, and there is none", "conflict"))
     if metadata := bytes(envelope.metadata):
         _check_metadata(metadata)
     return envelope

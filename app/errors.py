@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from app import rate_limits
 from taskgate.contract import errors
 
 MEDIA_TYPE = b"application/problem+json"
@@ -58,10 +59,21 @@ KINDS: dict[str, Kind] = {
         "Queue full",
         "As much waits as is allowed; `limit` names what ran out. Retry-After is when room is expected.",
     ),
+    "queue-quota-exceeded": Kind(
+        429,
+        "Quota exceeded",
+        "As much of yours waits as you may have; `limit` names what ran out. Retry-After is when room is expected.",
+    ),
+    "rate-limited": Kind(429, "Rate limited", "You submit faster than you may. Retry-After is when it is your turn."),
     "request-timeout": Kind(408, "Request too slow", "The head of the request did not arrive in time."),
     "service-draining": Kind(503, "Shutting down", "This process takes no new tasks any more. Try again."),
     "starting": Kind(503, "No task types yet", "No worker has published its task types yet. Try again."),
     "unauthorized": Kind(401, "Unauthorized", "Send `Authorization: Bearer <key>`."),
+    "unique-conflict": Kind(
+        409,
+        "Unique key in use",
+        "Another task with the same unique_key has not ended; `task_id` and `task_status` tell of it.",
+    ),
     "unknown-field": Kind(400, "Unknown field", "`fields` names something that a task does not have."),
     "unsupported-media-type": Kind(415, "Unsupported media type", "Bodies are application/json, or a +json type."),
     "url-too-long": Kind(414, "URL too long", "A URL has at most 8 KiB."),
@@ -125,11 +137,12 @@ def problem_of(error: errors.TaskgateError, *, task_id: str | None = None) -> Pr
     match error:
         case errors.TaskNotFound():
             return Problem("not-found", "There is no such task.")
-        case errors.QueueFull():
-            wait_s = max(1, math.ceil(error.retry_after_s * random.uniform(1, 1.2)))
-            return Problem("queue-full", str(error), retry_after_s=wait_s, limit=error.limit, queue=error.queue)
+        case errors.Refused():
+            return _refused(error)
         case errors.IdempotencyConflict():
             return Problem("idempotency-key-reused")
+        case errors.UniqueConflict():
+            return Problem("unique-conflict", str(error), task_id=error.task_id, task_status=error.status)
         case errors.NotCancelable():
             return Problem("not-cancelable", str(error), task_status=error.status)
         case errors.NotDead():
@@ -144,6 +157,27 @@ def problem_of(error: errors.TaskgateError, *, task_id: str | None = None) -> Pr
         case errors.StoreUnavailable():
             return Problem("dependency-unavailable", "Redis does not answer.", retry_after_s=UNAVAILABLE_RETRY_S)
     raise error
+
+
+_REFUSED = {
+    errors.QueueFull: "queue-full",
+    errors.QuotaExceeded: "queue-quota-exceeded",
+    errors.RateLimited: "rate-limited",
+}
+
+
+def _refused(error: errors.Refused) -> Problem:
+    """Whole seconds, a little later than room is expected, so that callers do not come at once."""
+    wait_s = max(1, math.ceil(error.retry_after_s * random.uniform(1, 1.2)))
+    return Problem(
+        _REFUSED[type(error)],
+        str(error),
+        retry_after_s=wait_s,
+        headers={} if error.room is None else rate_limits.refused(error, error.room),
+        limit=error.limit,
+        queue=error.queue,
+        **{"violated-policies": [error.limit]},
+    )
 
 
 def problem_of_status(status: int, headers: Mapping[str, str] | None) -> Problem:

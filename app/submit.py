@@ -8,20 +8,20 @@ from hashlib import sha256
 import msgspec
 from starlette.types import Receive
 
-from app import accepted, envelope, waiting
+from app import accepted, envelope, rate_limits, waiting
 from app.errors import Problem, problem_of
 from app.hub import Hub
 from app.reply import Caller, Reply
 from app.snapshots import Snapshot
 from app.types import TypeRegistry
 from taskgate.contract import ids
-from taskgate.contract.errors import IdempotencyConflict, OutcomeUnknown, QueueFull, TaskgateError
+from taskgate.contract.errors import IdempotencyConflict, OutcomeUnknown, Refused, TaskgateError, UniqueConflict
 from taskgate.contract.group import Group
 from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec, TypeInfo
 from taskgate.contract.store import Store
 
-Outcome = Accepted | QueueFull | IdempotencyConflict
+Outcome = Accepted | Refused | IdempotencyConflict | UniqueConflict
 
 ANSWER_WITHIN_S = 4.0
 """Longer than one call may take; but a slow one may be behind another, and each of its steps be slow by itself."""
@@ -53,7 +53,9 @@ class SubmitEndpoint:
             async with self._large:
                 task, payload, info = await self._checked(body)
         idempotency = "" if key is None else _key(key)
-        task_id = ids.new_task_id(ids.partition_byte(caller.tenant, idempotency) if idempotency else None)
+        unique, concurrency = ids.key_hash(task.unique_key or ""), ids.key_hash(task.concurrency_key or "")
+        together = unique or concurrency or idempotency
+        task_id = ids.new_task_id(ids.partition_byte(caller.tenant, together) if together else None)
         spec = TaskSpec(
             id=task_id,
             type=task.type,
@@ -67,6 +69,8 @@ class SubmitEndpoint:
             delay_ms=milliseconds(task.delay_s),
             run_at_ms=round(task.run_at.timestamp() * 1000) if task.run_at else 0,
             metadata=task.metadata if bytes(task.metadata) else accepted.NO_METADATA,
+            unique_key=task.unique_key or "",
+            concurrency_key=task.concurrency_key or "",
             request_id=caller.request_id,
         )
         submission = Submission(
@@ -82,6 +86,10 @@ class SubmitEndpoint:
             deadline_ms=milliseconds(task.deadline_s),
             idempotency_key=idempotency,
             fingerprint=sha256(media_type + b"\0" + body).hexdigest() if idempotency else "",
+            unique_key=unique,
+            on_conflict=task.on_conflict or "return",
+            concurrency_key=concurrency,
+            concurrency=info.concurrency_per_key,
         )
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
@@ -92,17 +100,19 @@ class SubmitEndpoint:
             raise problem_of(error, task_id=task_id) from error
         if not isinstance(outcome, Accepted):
             raise problem_of(outcome)
-        more = (accepted.REPLAYED,) if outcome.replayed else ()
+        more = [] if outcome.room is None else rate_limits.headers(outcome.room)
+        if outcome.replayed or outcome.existing:
+            more = [*more, accepted.REPLAYED if outcome.replayed else accepted.EXISTING]
         if (prefer := headers.get(b"prefer")) is not None and (wait_s := waiting.preferred_s(prefer)):
             seen = await self._watched(outcome.task_id, caller.tenant, wait_s, receive)
             if seen is not None and seen.has_ended():
                 return accepted.reply(outcome.task_id, seen.body, waiting.applied(wait_s), *more, status=200)
             if seen is not None:
                 return accepted.reply(outcome.task_id, seen.body, *more)
-        if outcome.replayed:
-            replayed = await self._hub.snapshots.fresh(outcome.task_id, caller.tenant)
-            return accepted.reply(outcome.task_id, replayed.body, *more)
-        return accepted.reply(task_id, accepted.task_json(submission, spec))
+        if outcome.replayed or outcome.existing:
+            seen = await self._hub.snapshots.fresh(outcome.task_id, caller.tenant)
+            return accepted.reply(outcome.task_id, seen.body, *more)
+        return accepted.reply(task_id, accepted.task_json(submission, spec), *more)
 
     async def _watched(self, task_id: str, tenant: str, wait_s: float, receive: Receive) -> Snapshot | None:
         """The task once it has ended, or after that time. It is accepted: what goes wrong now may not hide that."""

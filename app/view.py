@@ -98,6 +98,8 @@ class TaskView(msgspec.Struct, kw_only=True):
     result_url: str | None
     """Null: no result (yet)."""
     metadata: msgspec.Raw | None
+    unique_key: str | None
+    concurrency_key: str | None
     poll_after_ms: int | None
     """When to ask again; null once it has ended."""
     urls: Urls
@@ -138,6 +140,8 @@ def task_view(record: TaskRecord, estimate: Estimate | None = None) -> TaskView:
         error=msgspec.Raw(record.error) if record.error else None,
         result_url=f"{path}/result" if record.has_result else None,
         metadata=None if spec.metadata is msgspec.UNSET else spec.metadata,
+        unique_key=spec.unique_key or None,
+        concurrency_key=spec.concurrency_key or None,
         poll_after_ms=poll_after_ms(record),
         urls=Urls(path, f"{path}/events", f"{path}/cancel", f"{path}/result"),
     )

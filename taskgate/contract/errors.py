@@ -2,8 +2,12 @@
 
 TaskgateError
 ├── TaskNotFound            no record of that id
-├── QueueFull               admission refused: names the limit and when room is expected
+├── Refused                 admission refused: names the limit and when room is expected
+│   ├── QueueFull           the queue's
+│   ├── QuotaExceeded       the tenant's
+│   └── RateLimited         the tenant's rate
 ├── IdempotencyConflict     the key was used with another body
+├── UniqueConflict          another live task has the unique key
 ├── NotCancelable           already ended in another way
 ├── NotDead                 redrive of a task that is not failed
 ├── NotFinished             the result of a task that has not ended
@@ -12,6 +16,11 @@ TaskgateError
 ├── StoreUnavailable        Redis is away: nothing was done
 └── OutcomeUnknown          Redis went away after the command was sent: it may have been done
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from taskgate.contract.models import Room
 
 
 class TaskgateError(Exception):
@@ -22,18 +31,45 @@ class TaskNotFound(TaskgateError):
     pass
 
 
-class QueueFull(TaskgateError):
-    """`limit`: `queue-tasks` or `queue-bytes`. `retry_after_s`: seconds until room is expected, unrounded."""
+class Refused(TaskgateError):
+    """`limit`: `queue-` or `tenant-` `tasks`, `bytes` or `wait`, or `rate`. `retry_after_s`: seconds until room is
+    expected, unrounded. `room`: all limits in force; None where nobody shows them.
+    """
 
-    def __init__(self, *, limit: str, queue: str, retry_after_s: float) -> None:
-        super().__init__(f"queue {queue!r} is full ({limit})")
+    words = ""
+
+    def __init__(
+        self, *, limit: str, queue: str, tenant: str, retry_after_s: float, room: "Room | None" = None
+    ) -> None:
+        super().__init__(self.words.format(limit=limit, queue=queue, tenant=tenant))
         self.limit = limit
         self.queue = queue
+        self.tenant = tenant
         self.retry_after_s = retry_after_s
+        self.room = room
+
+
+class QueueFull(Refused):
+    words = "queue {queue!r} is full ({limit})"
+
+
+class QuotaExceeded(Refused):
+    words = "tenant {tenant!r} has as much waiting as it may ({limit})"
+
+
+class RateLimited(Refused):
+    words = "tenant {tenant!r} submits faster than it may ({limit})"
 
 
 class IdempotencyConflict(TaskgateError):
     pass
+
+
+class UniqueConflict(TaskgateError):
+    def __init__(self, task_id: str, status: str) -> None:
+        super().__init__(f"task {task_id}, which is {status}, has the same unique key")
+        self.task_id = task_id
+        self.status = status
 
 
 class NotCancelable(TaskgateError):

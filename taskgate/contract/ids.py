@@ -58,6 +58,11 @@ def partition_byte(*parts: str) -> int:
     return hashlib.sha256("\0".join(parts).encode()).digest()[0]
 
 
+def key_hash(key: str) -> str:
+    """By which Redis knows a unique or concurrency key; "" for none."""
+    return hashlib.sha256(key.encode()).hexdigest() if key else ""
+
+
 def is_task_id(text: str) -> bool:
     """Whether `text` is a task id in its only accepted spelling (lower case, hyphens)."""
     return _TASK_ID.fullmatch(text) is not None

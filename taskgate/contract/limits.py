@@ -9,11 +9,20 @@ MAX_TIMEOUT_S = 366 * 86_400
 MAX_ATTEMPTS = 100
 MAX_PRIORITY = 9
 MAX_METADATA_BYTES = 4 * 1024
+MAX_KEY_CHARS = 255
+"""Of `unique_key` and `concurrency_key`: printable ASCII."""
+
+ON_CONFLICT = ("return", "replace", "refuse")
+"""What a submission wants while another live task has its unique key; the first is the default."""
 MAX_PAYLOAD_BYTES = 1024 * 1024
 """From a handler; over HTTP the whole body has `max_body_bytes`."""
 
 MAX_DEPTH = 200
 """Levels of arrays and objects around a value in a payload: pydantic_core's own limit, the same on every Python."""
+
+
+def is_key(text: str) -> bool:
+    return 1 <= len(text) <= MAX_KEY_CHARS and text.isascii() and text.isprintable()
 
 
 def milliseconds(seconds: float | None) -> int:

@@ -5,6 +5,7 @@ milliseconds by Redis' clock, 0 where there is none; JSON stays the bytes it was
 """
 
 import re
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -67,18 +68,83 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """So many tasks of the same tenant, type and concurrency key run at a time."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What admission allows to wait, per queue (all tenants together)."""
+class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What may wait in one queue, all tenants together. Layout: scripts/prelude.lua `bound_of`, after the name."""
 
     tasks: int = 100_000
     bytes: int = 256 * 1024 * 1024
+    wait_ms: int = 0
+    """Expected time for what is queued to leave. 0: any."""
+
+    def share(self, partitions: int) -> "QueueLimits":
+        """What one of so many partitions allows."""
+        return QueueLimits(tasks=-(-self.tasks // partitions), bytes=-(-self.bytes // partitions), wait_ms=self.wait_ms)
 
 
-class Accepted(NamedTuple):
+class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What of one tenant may wait, in all queues, and come. 0: any. Layout: `bound_of`, `rate_of`."""
+
+    tasks: int = 0
+    bytes: int = 0
+    wait_ms: int = 0
+    rate_per_s: float = 0.0
+    burst: int = 1
+
+    def share(self, partitions: int) -> "TenantLimits":
+        return TenantLimits(
+            tasks=-(-self.tasks // partitions),
+            bytes=-(-self.bytes // partitions),
+            wait_ms=self.wait_ms,
+            rate_per_s=self.rate_per_s / partitions,
+            burst=-(-self.burst // partitions),
+        )
+
+
+UNLIMITED = TenantLimits()
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What admission goes by: `tasks`, `bytes` and `wait_ms` in queues, `tenant` for tenants that are not named."""
+
+    tasks: int = 100_000
+    bytes: int = 256 * 1024 * 1024
+    wait_ms: int = 0
+    tenant: TenantLimits = UNLIMITED
+    queues: dict[str, QueueLimits] = {}
+    tenants: dict[str, TenantLimits] = {}
+
+    def of_queue(self, name: str) -> QueueLimits:
+        named = self.queues.get(name)
+        return named or QueueLimits(tasks=self.tasks, bytes=self.bytes, wait_ms=self.wait_ms)
+
+    def of_tenant(self, name: str) -> TenantLimits:
+        return self.tenants.get(name, self.tenant)
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Limits in force for a submission and what is used of them, right after its group; of its partition."""
+
+    queue: QueueLimits
+    waiting: int
+    waiting_bytes: int
+    tenant: TenantLimits = UNLIMITED
+    tenant_waiting: int = 0
+    tenant_waiting_bytes: int = 0
+    rate_left: int = 0
+    """Submissions that its rate allows at once."""
+    rate_more_ms: int = 0
+    """Until it allows one more; 0: no more than `burst`."""
+
+
+@dataclass(slots=True)
+class Accepted:
     """The task is on disk. `replayed`: it was accepted earlier, under the same idempotency key."""
 
     task_id: str
     replayed: bool
+    existing: bool = False
+    """It is another one, which has the unique key and has not ended."""
+    room: Room | None = field(default=None, compare=False, repr=False)
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -342,7 +408,8 @@ class Event(NamedTuple):
     id: str
     """Redis stream id: `<ms>-<n>`."""
     name: str
-    """`status`, `progress`, `stopping`, `killed`, `stalled`, or `custom` (the handler's own name is in the data)."""
+    """`status`, `progress`, `stopping`, `killed`, `stalled`, `skipped` (a submission of its own, for a unique
+    key's sake), or `custom` (the handler's own name is in the data)."""
     seq: int
     """The task's version when it was written."""
     data: bytes

@@ -1,6 +1,6 @@
 """The store: every read and write of task state, one method for each transition."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -15,12 +15,17 @@ from taskgate.contract.errors import (
     NotDead,
     NotFinished,
     QueueFull,
+    QuotaExceeded,
+    RateLimited,
+    Refused,
     ResultGone,
     StoreUnavailable,
     TaskNotFound,
+    UniqueConflict,
 )
 from taskgate.contract.models import (
     NEIGHBOUR_LIMIT,
+    UNLIMITED,
     Accepted,
     BeatAnswer,
     BeatValue,
@@ -35,12 +40,15 @@ from taskgate.contract.models import (
     Mark,
     Pace,
     Page,
+    QueueLimits,
     QueueLook,
     Report,
+    Room,
     Served,
     Submission,
     TaskRecord,
     TaskSpec,
+    TenantLimits,
     TypeInfo,
     WorkerInfo,
     position,
@@ -119,14 +127,36 @@ class Store:
 
     async def submit(
         self, items: Sequence[Submission], limits: Limits
-    ) -> list[Accepted | QueueFull | IdempotencyConflict]:
+    ) -> list[Accepted | Refused | IdempotencyConflict | UniqueConflict]:
         """Accept tasks of one partition: (nothing) -> queued | scheduled. An outcome per item, in order.
+
+        What an item replaces is canceled.
 
         Repeating it with the same ids has no second effect.
         """
         partition = self.partition_of(items[0].id)
-        replies = await self._submit(keys.prefix(partition), self._now(), limits.tasks, limits.bytes, _pack(items))
-        return [_submitted(item, reply) for item, reply in zip(items, replies, strict=True)]
+        queues, tenants = self._bounds(limits, {item.queue for item in items}, {item.tenant for item in items})
+        replies, *used = await self._submit(
+            keys.prefix(partition),
+            self._now(),
+            _pack_named(queues),
+            _pack_named(tenants),
+            self._retention_ms,
+            _pack(items),
+        )
+        rooms = _Rooms(queues, tenants, *used)
+        return [
+            _submitted(item, reply, rooms[item.queue, item.tenant]) for item, reply in zip(items, replies, strict=True)
+        ]
+
+    def _bounds(
+        self, limits: Limits, queues: Iterable[str], tenants: Iterable[str]
+    ) -> tuple[dict[str, QueueLimits], dict[str, TenantLimits]]:
+        """A partition's share of the limits of those queues, and of those tenants that have any."""
+        count = len(self.partitions)
+        of_queues = {name: limits.of_queue(name).share(count) for name in queues}
+        of_tenants = {name: limits.of_tenant(name) for name in tenants}
+        return of_queues, {name: found.share(count) for name, found in of_tenants.items() if found != UNLIMITED}
 
     async def beat(
         self, partition: int, worker: WorkerInfo, *, held: Sequence[Held], served: Sequence[Served]
@@ -309,16 +339,17 @@ class Store:
         Raises:
             TaskNotFound: there is no such task of that tenant.
             NotDead: it has not failed.
-            QueueFull: its queue has no room.
+            UniqueConflict: another live task has its unique key.
+            Refused: its queue or its tenant has no room.
         """
+        partition = self.partition_of(task_id)
+        place = await self._command("HGET", keys.task(partition, task_id), "place")
+        if place is None:
+            raise TaskNotFound(task_id)
+        queue, _, owner = place.decode().split(":")
+        queues, tenants = self._bounds(limits, [queue], [owner])
         reply = await self._redrive(
-            keys.prefix(self.partition_of(task_id)),
-            self._now(),
-            task_id,
-            tenant,
-            request_id,
-            limits.tasks,
-            limits.bytes,
+            keys.prefix(partition), self._now(), task_id, tenant, request_id, _pack_named(queues), _pack_named(tenants)
         )
         match reply:
             case [b"ok"]:
@@ -327,8 +358,10 @@ class Store:
                 raise TaskNotFound(task_id)
             case [b"not_dead", status]:
                 raise NotDead(status.decode())
-            case [b"full", limit, retry_ms, queue]:
-                raise QueueFull(limit=limit.decode(), queue=queue.decode(), retry_after_s=retry_ms / 1000)
+            case [b"unique_conflict", holder, status]:
+                raise UniqueConflict(holder.decode(), status.decode())
+            case [b"full", limit, retry_ms]:
+                raise _refusal(limit.decode(), retry_ms, queue, owner)
         raise AssertionError(f"unknown reply {reply!r}")
 
     async def delete(self, task_id: str, *, tenant: str = "") -> None:
@@ -678,16 +711,63 @@ def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
     return list(zip(reply[::2], reply[1::2], strict=True))
 
 
-def _submitted(item: Submission, reply: list[Any]) -> Accepted | QueueFull | IdempotencyConflict:
+def _pack_named(limits: Mapping[str, QueueLimits | TenantLimits]) -> bytes:
+    return _encode([(name, *_fields(each)) for name, each in limits.items()])
+
+
+class _Rooms(dict[tuple[str, str], Room]):
+    """What a group has left of its limits, by queue and tenant: made once for all items that are alike."""
+
+    def __init__(
+        self,
+        queues: Mapping[str, QueueLimits],
+        tenants: Mapping[str, TenantLimits],
+        used: list[list[int]],
+        used_by_tenants: list[list[int]],
+    ) -> None:
+        self._queues = {name: (limits, each) for (name, limits), each in zip(queues.items(), used, strict=True)}
+        self._tenants = {
+            name: (limits, each) for (name, limits), each in zip(tenants.items(), used_by_tenants, strict=True)
+        }
+
+    def __missing__(self, place: tuple[str, str]) -> Room:
+        queue, tenant = place
+        limits, (waiting, waiting_bytes) = self._queues[queue]
+        own, (own_waiting, own_bytes, left, more_ms) = self._tenants.get(tenant, (UNLIMITED, (0, 0, 0, 0)))
+        room = self[place] = Room(
+            queue=limits,
+            waiting=waiting,
+            waiting_bytes=waiting_bytes,
+            tenant=own,
+            tenant_waiting=own_waiting,
+            tenant_waiting_bytes=own_bytes,
+            rate_left=left,
+            rate_more_ms=more_ms,
+        )
+        return room
+
+
+def _refusal(limit: str, retry_ms: int, queue: str, tenant: str, room: Room | None = None) -> Refused:
+    error = {"queue": QueueFull, "tenant": QuotaExceeded, "rate": RateLimited}[limit.partition("-")[0]]
+    return error(limit=limit, queue=queue, tenant=tenant, retry_after_s=retry_ms / 1000, room=room)
+
+
+def _submitted(
+    item: Submission, reply: list[Any], room: Room
+) -> Accepted | Refused | IdempotencyConflict | UniqueConflict:
     match reply:
         case [b"ok"]:
-            return Accepted(item.id, replayed=False)
+            return Accepted(item.id, replayed=False, room=room)
         case [b"replay", task_id]:
-            return Accepted(task_id.decode(), replayed=True)
+            return Accepted(task_id.decode(), replayed=True, room=room)
         case [b"conflict"]:
             return IdempotencyConflict()
+        case [b"unique", task_id]:
+            return Accepted(task_id.decode(), replayed=False, existing=True, room=room)
+        case [b"unique_conflict", task_id, status]:
+            return UniqueConflict(task_id.decode(), status.decode())
         case [b"full", limit, retry_ms]:
-            return QueueFull(limit=limit.decode(), queue=item.queue, retry_after_s=retry_ms / 1000)
+            return _refusal(limit.decode(), retry_ms, item.queue, item.tenant, room)
     raise AssertionError(f"unknown reply {reply!r}")
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from taskgate.contract.ids import new_task_id
+from taskgate.contract.ids import key_hash, new_task_id
 from taskgate.contract.models import (
     Accepted,
     BeatAnswer,
@@ -41,7 +41,8 @@ def submission(
     task_type: str = "echo", payload: bytes = b"{}", *, key: str = "", body: str = "", **more: object
 ) -> Submission:
     """A submission of `task_type`; `more` are fields of Submission or TaskSpec."""
-    fields = {name: more.pop(name) for name in ("delay_ms", "run_at_ms", "deadline_ms") if name in more}
+    own = ("delay_ms", "run_at_ms", "deadline_ms", "on_conflict", "concurrency")
+    fields = {name: more.pop(name) for name in own if name in more}
     spec = TaskSpec(**{"id": new_task_id(), "type": task_type, **more})  # type: ignore[arg-type]
     return Submission(
         id=spec.id,
@@ -53,6 +54,8 @@ def submission(
         payload=payload,
         idempotency_key=hashlib.sha256(key.encode()).hexdigest() if key else "",
         fingerprint=hashlib.sha256(body.encode()).hexdigest(),
+        unique_key=key_hash(spec.unique_key),
+        concurrency_key=key_hash(spec.concurrency_key),
         **fields,  # type: ignore[arg-type]
     )
 

@@ -88,8 +88,8 @@ def _check_counters(found: dict[str, Any], records: dict[str, TaskRecord]) -> No
             if record.status in WAITING:
                 wanted[f"waiting:{unit}"] += 1
                 wanted[f"bytes:{unit}"] += size
-        if record.status in (Status.SCHEDULED, Status.RETRYING):
-            wanted[f"{record.status}:queue:{record.spec.queue}"] += 1
+            if record.status in (Status.SCHEDULED, Status.RETRYING):
+                wanted[f"{record.status}:{unit}"] += 1
         if record.status in orders.RUNNING:
             wanted[f"running:queue:{record.spec.queue}"] += 1
             wanted[f"running:type:{record.spec.type}"] += 1

@@ -32,8 +32,8 @@ NAMES: dict[str, Callable[[int], str]] = {
 PATTERNS = {
     r"task:<id>", r"task:<id>:events", r"task:<id>:logs", r"task:<id>:alive", r"queues", r"lanes:<q>",
     r"lane:<q>:<type>", r"ready:<q>:<type>:<tenant>", r"due", r"held:<worker>", r"beats", r"dead:<q>", r"final",
-    r"heavy", r"all:<tenant>", r"letters:<tenant>", r"idem:<tenant>:<hash>", r"usage", r"wake:<q>:<type>",
-    r"worker:<worker>",
+    r"heavy", r"all:<tenant>", r"letters:<tenant>", r"idem:<tenant>:<hash>", r"unique:<tenant>:<hash>",
+    r"usage", r"wake:<q>:<type>", r"worker:<worker>",
 }  # fmt: skip
 """What the scripts may write, of the table in docs/architecture.md."""
 
@@ -59,7 +59,9 @@ def test_scripts_write_channels_by_the_names_of_the_module() -> None:
 async def test_scripts_write_the_keys_of_the_table_and_no_others(
     store: Store, w1: Hand, w2: Hand, clock: Clock, redis_client: Redis
 ) -> None:
-    await submit(store, *(submission(tenant="a", key=f"k{n}") for n in range(5)), submission(delay_ms=1000))
+    await submit(
+        store, *(submission(tenant="a", key=f"k{n}") for n in range(5)), submission(delay_ms=1000, unique_key="u")
+    )
     seen = {key async for key in redis_client.scan_iter(count=1000)}
     succeeds, fails, retries, _ = await w1.claim(sync=4)
     await w1.report(succeeds, progress=b"{}", events=[("custom", b"{}")], logs=[(b"{}", 2)])
@@ -81,7 +83,7 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
 def _pattern(key: str) -> str:
     name = key.removeprefix(keys.prefix(0))
     name = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "<id>", name)
-    name = re.sub(r"^(idem):(\w+):[0-9a-f]{64}$", r"\1:<tenant>:<hash>", name)
+    name = re.sub(r"^(idem|unique):(\w+):[0-9a-f]{64}$", r"\1:<tenant>:<hash>", name)
     name = re.sub(r"^(lanes|dead):\w+$", r"\1:<q>", name)
     name = re.sub(r"^letters:\w+$", "letters:<tenant>", name)
     name = re.sub(r"^(lane|wake):\w+:\w+$", r"\1:<q>:<type>", name)

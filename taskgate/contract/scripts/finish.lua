@@ -22,6 +22,25 @@ end
 local released = {}
 changes, versions = {}, {}
 
+-- Another live task's having their unique key never fails the parent: its events say which were left out.
+local function accept_submitted(id, task, submitted, retention_ms)
+    if task.unique and #submitted > 0 then
+        free_unique(id, select(3, place_parts(task.place)), task.unique) -- it may submit its own successor
+    end
+    for _, item in ipairs(submitted) do
+        local taken, replaced = taken_by(item)
+        if taken then
+            tell(id, "skipped", task.version, string.format('{"task_id":"%s","unique_task_id":"%s"}', item[1], taken[2]))
+            task.version = task.version + 1
+        else
+            if replaced then
+                replace(replaced, item[1], retention_ms)
+            end
+            accept(item)
+        end
+    end
+end
+
 local function finish(item)
     local id, epoch, outcome, result, error, delay_ms, progress, effort, max_attempts, retention_ms, dead_retention_ms =
         unpack(item, 1, 11)
@@ -53,6 +72,7 @@ local function finish(item)
         if epoch > 1 or task.reported then -- else there is none
             redis.call("HDEL", key, "error", "checkpoint")
         end
+        accept_submitted(id, task, submitted, retention_ms)
     end
     released[#released + 1] = id
     tally_running(task.place, -1)
@@ -64,11 +84,6 @@ local function finish(item)
         local bytes = not task.reported and task.bytes + (status == "succeeded" and #result or 0) or nil
         finish_record(id, task.place, status, kept, task.version, task.attempt, more, fields, bytes,
             task.unique)
-    end
-    if status == "succeeded" then
-        for _, each in ipairs(submitted) do
-            accept(each)
-        end
     end
     return { "ok", status }
 end

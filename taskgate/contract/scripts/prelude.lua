@@ -68,7 +68,9 @@ end
 -- Count a waiting task in (by = 1) or out (by = -1) of those that are not queued yet: `queued` is what else waits.
 local function tally_delayed(place, status, by)
     if status == "scheduled" or status == "retrying" then
-        tally(status .. ":queue:" .. place_parts(place), by)
+        local queue, _, tenant = place_parts(place)
+        tally(status .. ":queue:" .. queue, by)
+        tally(status .. ":tenant:" .. tenant, by)
     end
 end
 
@@ -405,6 +407,33 @@ local function accept(item)
     end
 end
 
+-- What another live task's having its unique key means for a submission. nil: it may be accepted, and then replaces the
+-- task that is named; else the answer: {"unique", id}, which is returned, or {"unique_conflict", id, status}.
+local function taken_by(item)
+    local tenant, unique, on_conflict = item[4], item[13], item[14]
+    if unique == "" then
+        return nil
+    end
+    local id, status = holder_of(tenant, unique)
+    if not id then
+        return nil
+    end
+    if on_conflict == "return" then
+        return { "unique", id }
+    end
+    if on_conflict == "replace" and WAITING[status] then
+        return nil, id
+    end
+    return { "unique_conflict", id, status }
+end
+
+-- scheduled | queued | retrying -> canceled: `by` takes its unique key.
+local function replace(id, by, retention_ms)
+    local f = redis.call("HMGET", prefix .. "task:" .. id, "status", "place", "version", "attempt", "bytes")
+    end_waiting(id, f[1], f[2], tonumber(f[5]), "canceled", retention_ms, tonumber(f[3]) + 1, tonumber(f[4]),
+        ',"reason":"replaced","by":"' .. by .. '"')
+end
+
 -- The current holder of an attempt, checked: nil and the record's fields, or the refusal.
 -- "done": this very token ended its attempt already (a repeat after a lost reply).
 local function held_by(id, worker, epoch)
@@ -457,59 +486,211 @@ local function requeue(id, task, attempt, delay_ms, met, more)
     tell_status(id, task.version, status, attempt, more)
 end
 
--- Tasks leaving a queue per second, measured while something waits there. Fields of usage per queue:
--- drain_at (start of the window), drain_n (left since), drain_rate (of the windows before; absent: none yet).
-local function drained(queue, count)
-    local f = redis.call("HMGET", usage_key, "drain_at:" .. queue, "drain_n:" .. queue, "drain_rate:" .. queue)
+-- Tasks leaving per second, measured while something waits. Fields of usage per queue, and as `tenant:<t>` per tenant that
+-- has limits: drain_at (start of the window), drain_n (left since), drain_rate (of the windows before; absent: none yet).
+local function drained(name, count)
+    local f = redis.call("HMGET", usage_key, "drain_at:" .. name, "drain_n:" .. name, "drain_rate:" .. name)
     local at, n, rate = tonumber(f[1]) or now, (tonumber(f[2]) or 0) + count, tonumber(f[3])
     if now - at >= 1000 then
         local seen = n * 1000 / (now - at)
-        redis.call("HSET", usage_key, "drain_at:" .. queue, now, "drain_n:" .. queue, 0,
-            "drain_rate:" .. queue, rate and (rate + seen) / 2 or seen)
+        redis.call("HSET", usage_key, "drain_at:" .. name, now, "drain_n:" .. name, 0,
+            "drain_rate:" .. name, rate and (rate + seen) / 2 or seen)
     else
-        redis.call("HSET", usage_key, "drain_at:" .. queue, at, "drain_n:" .. queue, n)
+        redis.call("HSET", usage_key, "drain_at:" .. name, at, "drain_n:" .. name, n)
     end
 end
 
--- When a refused caller should come again. Each refusal takes the next place in a virtual row that moves at the
--- measured drain rate, so that callers who obey come one by one; a standing queue lowers the rate as it stands.
-local function retry_in_ms(queue)
-    local f = redis.call("HMGET", usage_key, "drain_at:" .. queue, "drain_n:" .. queue, "drain_rate:" .. queue,
-        "room_at:" .. queue)
-    local rate, span = tonumber(f[3]), now - (tonumber(f[1]) or now)
-    if not rate and span < 1000 then
-        return 1000 - span -- nothing was measured yet: when the first window closes, something is
-    end
-    span = math.max(1000, span)
-    local seen = ((tonumber(f[2]) or 0) + 1) * 1000 / span
-    if not rate or span > 2000 then
-        rate = math.min(rate or seen, seen)
-    end
-    local room_at = math.min(now + RETRY_CAP_MS, math.max(now, tonumber(f[4]) or 0) + 1000 / rate)
-    redis.call("HSET", usage_key, "room_at:" .. queue, room_at)
-    return math.ceil(room_at - now)
+local function no_limit(limit)
+    return limit > 0 and limit or math.huge
 end
 
-local checked = {}
+-- A queue or a tenant as admission sees it. `kind`: "queue" or "tenant"; `limits` is models.QueueLimits or TenantLimits.
+local function bound_of(kind, limits)
+    local unit = kind .. ":" .. limits[1]
+    local bound = {
+        kind = kind,
+        unit = unit,
+        name = kind == "queue" and limits[1] or unit, -- of the fields that `drained` writes
+        limit_tasks = no_limit(limits[2]),
+        limit_bytes = no_limit(limits[3]),
+        limit_wait_ms = limits[4],
+        waiting_field = "waiting:" .. unit,
+        bytes_field = "bytes:" .. unit,
+        delayed_fields = { "scheduled:" .. unit, "retrying:" .. unit },
+    }
+    local f = redis.call("HMGET", usage_key, bound.waiting_field, bound.bytes_field, "drain_at:" .. bound.name,
+        unpack(bound.delayed_fields))
+    bound.waiting, bound.bytes, bound.measured = tonumber(f[1]) or 0, tonumber(f[2]) or 0, f[3]
+    bound.delayed = (tonumber(f[4]) or 0) + (tonumber(f[5]) or 0)
+    return bound
+end
 
--- nil, or the name of the limit that one more task of `bytes` would pass.
-local function full(queue, bytes, limit_tasks, limit_bytes)
-    local seen = checked[queue]
-    if not seen then
-        local f = redis.call("HMGET", usage_key, "waiting:queue:" .. queue, "bytes:queue:" .. queue)
-        seen = { tonumber(f[1]) or 0, tonumber(f[2]) or 0 }
-        checked[queue] = seen
-        if seen[1] == 0 then -- an empty queue starts a new window: idle time says nothing about its speed
-            redis.call("HSET", usage_key, "drain_at:" .. queue, now, "drain_n:" .. queue, 0)
+local function waiting_of(bound)
+    return bound.waiting + (tallies[bound.waiting_field] or 0)
+end
+
+local function bytes_of(bound)
+    return bound.bytes + (tallies[bound.bytes_field] or 0)
+end
+
+-- What of it could be claimed now.
+local function queued_of(bound)
+    local fields = bound.delayed_fields
+    return waiting_of(bound) - bound.delayed - (tallies[fields[1]] or 0) - (tallies[fields[2]] or 0)
+end
+
+-- What was measured of it, read once a call: `rate` of the windows before, `seen` in this one of `span` ms.
+local function pace_of(bound)
+    if not bound.pace then
+        local name = bound.name
+        local f = redis.call("HMGET", usage_key, "drain_at:" .. name, "drain_n:" .. name, "drain_rate:" .. name,
+            "room_at:" .. name)
+        local span, left = now - (tonumber(f[1]) or now), tonumber(f[2]) or 0
+        bound.pace = { rate = tonumber(f[3]), span = span, left = left, seen = (left + 1) * 1000 / math.max(1000, span) }
+        bound.room_at = tonumber(f[4]) or 0
+    end
+    return bound.pace
+end
+
+-- As Pace.leaving_per_s: what stands gets slower as it stands; nil: nothing has been measured yet.
+local function leaving_per_s(pace)
+    if not pace.rate then
+        return pace.left > 0 and pace.span >= 1000 and pace.seen or nil
+    end
+    return pace.span > 2000 and math.min(pace.rate, pace.seen) or pace.rate
+end
+
+-- The name of the limit that one more task of `bytes` would pass, and how many tasks must leave before it would not;
+-- nil: there is room.
+local function full(bound, bytes)
+    local waiting = waiting_of(bound)
+    if waiting >= bound.limit_tasks then
+        return bound.kind .. "-tasks", waiting - bound.limit_tasks + 1
+    end
+    local kept = bytes_of(bound)
+    if kept + bytes > bound.limit_bytes then
+        local excess = kept + bytes - bound.limit_bytes
+        return bound.kind .. "-bytes", kept > 0 and math.ceil(excess * waiting / kept) or math.huge
+    end
+    if bound.limit_wait_ms > 0 then
+        local per_s = leaving_per_s(pace_of(bound))
+        local over = per_s and queued_of(bound) - bound.limit_wait_ms * per_s / 1000
+        if over and over > 0 then
+            return bound.kind .. "-wait", math.ceil(over)
         end
     end
-    if seen[1] + (tallies["waiting:queue:" .. queue] or 0) >= limit_tasks then
-        return "queue-tasks"
+    return nil
+end
+
+-- When a caller who was refused should come again: `over` tasks must leave before. Each refusal takes the next place in a
+-- virtual row that moves at the measured drain rate, so that callers who obey come one by one.
+local function retry_in_ms(bound, over)
+    if waiting_of(bound) == 0 then
+        return RETRY_CAP_MS -- one task alone is more than the limit: nothing that leaves makes room
     end
-    if seen[2] + (tallies["bytes:queue:" .. queue] or 0) + bytes > limit_bytes then
-        return "queue-bytes"
+    local pace = pace_of(bound)
+    if not pace.rate and pace.span < 1000 then
+        return 1000 - pace.span -- nothing was measured yet: when the first window closes, something is
+    end
+    local step = 1000 / (leaving_per_s(pace) or pace.seen)
+    bound.room_at = math.min(now + RETRY_CAP_MS, math.max(now + (over - 1) * step, bound.room_at) + step)
+    bound.row_moved = true
+    return math.ceil(bound.room_at - now)
+end
+
+-- GCRA of a tenant's submissions. `ahead`: how far it is ahead of its rate, in ms (its TAT lies that long after now);
+-- `row`: as `room_at`, in ms from now, in steps of its rate. nil: it has no rate.
+local function rate_of(limits)
+    local per_s, burst = limits[5], limits[6]
+    if per_s == 0 then
+        return nil
+    end
+    local key = prefix .. "rate:" .. limits[1]
+    local at, ahead, row = string.match(redis.call("GET", key) or "", "^(%S+) (%S+) (%S+)$")
+    local passed = at and math.max(0, now - tonumber(at)) or 0
+    local step = 1000 / per_s
+    return {
+        key = key,
+        step = step,
+        burst = burst,
+        allowed = (burst - 1) * step + step / 1e6, -- the last one is the noise of a float
+        ahead = at and math.max(0, tonumber(ahead) - passed) or 0,
+        row = at and tonumber(row) - passed or -step,
+    }
+end
+
+-- When a submission over the rate should come again; nil: it is not over it.
+local function too_fast(rate)
+    if rate.ahead <= rate.allowed then
+        return nil
+    end
+    rate.row = math.min(RETRY_CAP_MS, math.max(rate.ahead - rate.allowed, rate.row + rate.step))
+    rate.moved = true
+    return math.ceil(rate.row)
+end
+
+-- Something was accepted: where nothing was queued a new window starts, since idle time says nothing about its speed.
+local function admitted(bound)
+    bound.starts = bound.waiting == bound.delayed or not bound.measured
+end
+
+-- What refuses a task of `bytes`: {"full", limit, retry_ms}, nil if nothing does. `tenant` and `rate` may be nil.
+local function refusal(queue, tenant, rate, bytes)
+    local retry_ms = rate and too_fast(rate)
+    if retry_ms then
+        return { "full", "rate", retry_ms }
+    end
+    local bound = queue
+    local limit, over = full(queue, bytes)
+    if not limit and tenant then
+        bound = tenant
+        limit, over = full(tenant, bytes)
+    end
+    if limit then
+        return { "full", limit, retry_in_ms(bound, over) }
     end
     return nil
+end
+
+-- It is accepted.
+local function admit(queue, tenant, rate)
+    admitted(queue)
+    if tenant then
+        admitted(tenant)
+    end
+    if rate then
+        rate.ahead = rate.ahead + rate.step
+        rate.moved = true
+    end
+end
+
+-- Write what the call has changed of it; what waits there now, in tasks and bytes. Before `settle`; nil: no limits.
+local function close_bound(bound)
+    if not bound then
+        return 0, 0
+    end
+    local name = bound.name
+    if bound.starts then
+        redis.call("HSET", usage_key, "drain_at:" .. name, now, "drain_n:" .. name, 0)
+    end
+    if bound.row_moved then
+        redis.call("HSET", usage_key, "room_at:" .. name, bound.room_at)
+    end
+    return waiting_of(bound), bytes_of(bound)
+end
+
+-- Write it; how many may come now, and in how many ms one more. nil: no rate.
+local function close_rate(rate)
+    if not rate then
+        return 0, 0
+    end
+    if rate.moved then
+        local life_ms = math.ceil(math.max(rate.ahead, rate.row)) + RETRY_CAP_MS
+        redis.call("SET", rate.key, string.format("%d %.17g %.17g", now, rate.ahead, rate.row), "PX", life_ms)
+    end
+    local room = (rate.allowed - rate.ahead) / rate.step + 1
+    local left = math.max(0, math.floor(room))
+    return left, left < rate.burst and math.ceil((left + 1 - room) * rate.step) or 0
 end
 
 -- Every lane that a supervisor in `beats` says it serves, as a set of "queue:type".
