@@ -40,7 +40,9 @@ class SubmitEndpoint:
         self._hub = hub
         self._store = store
         self._large = asyncio.Lock()
-        self._groups = [Group(_submitter(store, limits), size=_size) for _ in store.partitions]
+        self._groups = [
+            Group(_submitter(store, limits), size=_size, within_s=ANSWER_WITHIN_S) for _ in store.partitions
+        ]
 
     async def __call__(self, body: bytes, caller: Caller, headers: dict[bytes, bytes], receive: Receive) -> Reply:
         media_type = headers.get(b"content-type", b"")
@@ -92,8 +94,7 @@ class SubmitEndpoint:
             concurrency=info.concurrency_per_key,
         )
         try:
-            async with asyncio.timeout(ANSWER_WITHIN_S):
-                outcome = await self._groups[self._store.partition_of(task_id)](submission)
+            outcome = await self._groups[self._store.partition_of(task_id)](submission)
         except TimeoutError:
             raise problem_of(OutcomeUnknown("no answer yet"), task_id=task_id) from None
         except TaskgateError as error:

@@ -26,7 +26,8 @@ class Group(Generic[T, R]):
     """Turns single calls into grouped ones, one group at a time, in order of arrival.
 
     `call` answers a list of items with as many results. Whoever waits may be cancelled: the call goes on. An
-    exception of `call` reaches everybody in that group.
+    exception of `call` reaches everybody in that group, TimeoutError whoever has waited for `within_s`: one timer for
+    all, since one for each costs more than the rest of this.
     """
 
     def __init__(
@@ -36,11 +37,16 @@ class Group(Generic[T, R]):
         size: Callable[[T], int] = lambda item: 0,
         max_items: int = 128,
         max_bytes: int = 1 << 20,
+        within_s: float | None = None,
     ) -> None:
         self._call = call
         self._size = size
         self._max_items = max_items
         self._max_bytes = max_bytes
+        self._within_s = within_s
+        self._unanswered: deque[tuple[float, Sink[R]]] = deque()
+        """In order of arrival, with the time at which each gives up; those that have their answer are dropped late."""
+        self._timer: asyncio.TimerHandle | None = None
         self._waiting: deque[tuple[T, Sink[R]]] = deque()
         self._runner: asyncio.Task[None] | None = None
 
@@ -53,8 +59,29 @@ class Group(Generic[T, R]):
     def put(self, item: T, sink: Sink[R]) -> None:
         """The same, its result going to `sink`."""
         self._waiting.append((item, sink))
+        if self._within_s is not None:
+            self._give_up_later(sink, self._within_s)
         if self._runner is None:
             self._runner = asyncio.ensure_future(self._run())
+
+    def _give_up_later(self, sink: Sink[R], within_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        unanswered = self._unanswered
+        while unanswered and unanswered[0][1].done():
+            unanswered.popleft()
+        unanswered.append((loop.time() + within_s, sink))
+        if self._timer is None:
+            self._timer = loop.call_later(within_s, self._give_up, loop)
+
+    def _give_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        unanswered = self._unanswered
+        while unanswered and (unanswered[0][1].done() or unanswered[0][0] <= loop.time()):
+            _, sink = unanswered.popleft()
+            if not sink.done():
+                _fail(sink, TimeoutError())
+        if unanswered:
+            self._timer = loop.call_at(unanswered[0][0], self._give_up, loop)
 
     async def _run(self) -> None:
         try:
@@ -88,12 +115,16 @@ class Group(Generic[T, R]):
                 if not isinstance(error, Exception):
                     sink.cancel()
                     continue
-                sink.set_exception(error)
-                if isinstance(sink, asyncio.Future):
-                    sink.exception()  # a waiter that has gone must not leave a warning behind
+                _fail(sink, error)
             if not isinstance(error, Exception):
                 raise
             return
         for (_, sink), result in zip(group, results, strict=True):
             if not sink.done():
                 sink.set_result(result)
+
+
+def _fail(sink: Sink[R], error: Exception) -> None:
+    sink.set_exception(error)
+    if isinstance(sink, asyncio.Future):
+        sink.exception()  # a waiter that has gone must not leave a warning behind

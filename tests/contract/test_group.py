@@ -141,3 +141,30 @@ async def test_when_the_loop_ends_nobody_is_left_waiting() -> None:
     for future in (sent, waiting):
         with pytest.raises(asyncio.CancelledError):
             await future
+
+
+async def test_who_has_waited_for_too_long_is_told_so_and_the_call_goes_on() -> None:
+    calls = Calls()
+    group = Group(calls, within_s=0.05)
+    sent = group(1)
+    await _under_way(calls)
+    behind = group(2)
+    for future in (sent, behind):
+        with pytest.raises(TimeoutError):
+            await future
+    calls.go.set()
+    await _under_way(calls, 2)
+    assert calls.made == [[1], [2]]
+
+
+async def test_the_time_of_each_item_is_its_own() -> None:
+    calls = Calls()
+    group = Group(calls, within_s=0.3)
+    first = group(1)
+    await asyncio.wait([first], timeout=0.2)
+    second = group(2)
+    with pytest.raises(TimeoutError):
+        await first
+    assert not second.done()
+    calls.go.set()
+    assert await second == 4
