@@ -19,7 +19,6 @@ from app.stack import Stacks
 from app.status import StatusEndpoint
 from app.submit import SubmitEndpoint
 from app.types import TypeRegistry
-from taskgate.contract.models import Limits
 from taskgate.contract.store import Store
 from taskgate.settings import Settings
 
@@ -34,7 +33,7 @@ class Gateway:
 
     def __init__(self, settings: Settings, client: redis.Redis) -> None:
         self.settings = settings
-        self.limits = Limits(tasks=settings.queue_limit_tasks, bytes=int(settings.queue_limit_bytes))
+        self.limits = settings.limits
         self.draining = False
         self.refusals = RefusalLog()
         self._client = client

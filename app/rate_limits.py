@@ -1,4 +1,4 @@
-"""`RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10): what limits a submission, what is left."""
+"""`RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-10): what limits a submission."""
 
 import functools
 import math

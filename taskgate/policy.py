@@ -17,6 +17,7 @@
 Gateways admit by it, supervisors claim by it: give all of them the same file.
 """
 
+import math
 import tomllib
 from collections.abc import Callable
 from functools import cached_property
@@ -35,6 +36,8 @@ from pydantic import (
 )
 
 from taskgate.contract.ids import NAME_RULE, is_name
+from taskgate.contract.limits import milliseconds
+from taskgate.contract.models import Limits, QueueLimits, TenantLimits
 
 OTHERS = "*"
 _MOST_NAMED = 1000
@@ -111,6 +114,38 @@ class Policy(BaseModel):
     @cached_property
     def _tenant(self) -> Callable[[str], TenantPolicy]:
         return _lookup(self.tenants, TenantPolicy.model_validate({}))
+
+
+def limits(policy: Policy, others: QueueLimits) -> Limits:
+    """What admission goes by; `others`: of queues, where the policy says nothing."""
+    unnamed = _of_queue(policy.queue(OTHERS), others)
+    return Limits(
+        tasks=unnamed.tasks,
+        bytes=unnamed.bytes,
+        wait_ms=unnamed.wait_ms,
+        tenant=_of_tenant(policy.tenant(OTHERS)),
+        queues={name: _of_queue(policy.queue(name), others) for name in policy.queues},
+        tenants={name: _of_tenant(policy.tenant(name)) for name in policy.tenants},
+    )
+
+
+def _of_queue(said: QueuePolicy, others: QueueLimits) -> QueueLimits:
+    return QueueLimits(
+        tasks=said.limit_tasks or others.tasks,
+        bytes=said.limit_bytes or others.bytes,
+        wait_ms=milliseconds(said.limit_wait_s) or others.wait_ms,
+    )
+
+
+def _of_tenant(said: TenantPolicy) -> TenantLimits:
+    rate_per_s = said.rate_per_s or 0.0
+    return TenantLimits(
+        tasks=said.limit_tasks or 0,
+        bytes=said.limit_bytes or 0,
+        wait_ms=milliseconds(said.limit_wait_s),
+        rate_per_s=rate_per_s,
+        burst=(said.burst or max(1, math.floor(rate_per_s))) if rate_per_s else 1,
+    )
 
 
 def _lookup(named: dict[str, P], nothing: P) -> Callable[[str], P]:

@@ -25,6 +25,8 @@ from pydantic import (
 
 from taskgate import policy
 from taskgate.contract.ids import NAME_RULE, is_name
+from taskgate.contract.limits import milliseconds
+from taskgate.contract.models import Limits, QueueLimits
 from taskgate.policy import Policy, PolicyError
 
 PREFIX = "TASKGATE_"
@@ -126,6 +128,9 @@ class Settings(BaseModel):
     queue_limit_bytes: ByteSize = Field(
         ByteSize(256 * 1024**2), gt=0, le=2**50, description="bytes that may wait in a queue"
     )
+    queue_limit_wait_s: PositiveFloat | None = Field(
+        None, le=366 * _DAY_S, description="expected wait in a queue above which it takes no more; unset: any"
+    )
     policy_file: Path | None = Field(None, description="TOML file: limits, rates and shares of queues and tenants")
     max_body_bytes: ByteSize = Field(ByteSize(1024**2), gt=0, le=_LARGEST, description="largest request body")
     result_max_bytes: ByteSize = Field(ByteSize(1024**2), gt=0, le=_LARGEST, description="largest result")
@@ -167,6 +172,16 @@ class Settings(BaseModel):
     @cached_property
     def policy(self) -> Policy:
         return policy.load(self.policy_file)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What admission goes by."""
+        others = QueueLimits(
+            tasks=self.queue_limit_tasks,
+            bytes=int(self.queue_limit_bytes),
+            wait_ms=milliseconds(self.queue_limit_wait_s),
+        )
+        return policy.limits(self.policy, others)
 
     @property
     def lease_ms(self) -> int:
