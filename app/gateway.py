@@ -12,6 +12,7 @@ import redis.asyncio as redis
 import structlog
 
 from app.hub import Hub
+from app.queues import Queues
 from app.readiness import Readiness
 from app.refusals import RefusalLog
 from app.snapshots import Snapshots
@@ -50,6 +51,7 @@ class Gateway:
         self.stacks = Stacks(self.store, self.hub)
         self.submit = SubmitEndpoint(self.store, types=self.types, hub=self.hub, limits=self.limits)
         self.status = StatusEndpoint(self.hub, self.store)
+        self.queues = Queues(self.store, self.types, settings)
         self.readiness = Readiness(self.store, settings)
 
     def drain(self) -> None:

@@ -8,6 +8,7 @@ from fastapi.openapi.utils import get_openapi
 
 from app import logs
 from app.envelope import Envelope
+from app.queues import QueuesView
 from app.stack import StackView
 from app.view import TaskView, encode
 from app.waiting import MAX_WAIT_S
@@ -22,8 +23,8 @@ _ID = {"name": "task_id", "in": "path", "required": True, "schema": {"type": "st
 
 def document(api: FastAPI) -> bytes:
     found = get_openapi(title="Taskgate", version="1", description=_DESCRIPTION, routes=api.routes)
-    (task, envelope, problem, stack), components = msgspec.json.schema_components(
-        [TaskView, Envelope, Problem, StackView], ref_template="#/components/schemas/{name}"
+    (task, envelope, problem, stack, queues), components = msgspec.json.schema_components(
+        [TaskView, Envelope, Problem, StackView, QueuesView], ref_template="#/components/schemas/{name}"
     )
     components["Envelope"]["properties"]["payload"] = {"description": "JSON that fits the schema of the type"}
     components["Envelope"]["properties"]["metadata"] = {"type": "object", "description": "kept and shown, never read"}
@@ -38,7 +39,7 @@ def document(api: FastAPI) -> bytes:
         found["paths"][path] = operations | found["paths"].get(path, {})
     found["paths"]["/tasks"]["get"]["responses"] = {"200": _shown("A page", _page(task))}
     refused = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
-    answers = _answers(task, stack)
+    answers = _answers(task, stack, queues)
     for path, operations in found["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # FastAPI's own shape, which is not sent
@@ -63,7 +64,7 @@ def _shown(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-def _answers(task: dict[str, Any], stack: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _answers(task: dict[str, Any], stack: dict[str, Any], queues: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What routes answer that is not just JSON of any form, by path."""
     stream = {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
     return {
@@ -78,6 +79,7 @@ def _answers(task: dict[str, Any], stack: dict[str, Any]) -> dict[str, dict[str,
         "/events": {"200": stream, "204": {"description": "All ends were seen: do not come back"}},
         "/tasks/{task_id}/cancel": {"200": _shown("It is cancelled", task), "202": _shown("It will be", task)},
         "/tasks/{task_id}/redrive": {"202": _shown("It waits again", task)},
+        "/queues": {"200": _shown("Queues", queues)},
         "/problems/{slug}": {"200": {"description": "Its meaning", "content": {"text/plain": {}}}},
     }
 

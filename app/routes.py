@@ -191,18 +191,19 @@ async def workers(parts: Parts) -> Response:
     return _json({"items": [readiness.view(worker, now_ms) for worker in await parts.store.workers()]})
 
 
-@router.get("/queues", tags=["service"], summary="What waits and runs")
-async def queues(parts: Parts) -> Response:
-    """Per queue, all tenants together, beside what admission allows."""
-    totals: dict[str, dict[str, int]] = {}
-    for partition in parts.store.partitions:
-        for field, value in (await parts.store.usage(partition)).items():
-            what, _, queue = field.partition(":queue:")
-            if queue and what in ("waiting", "bytes", "running"):
-                counts = totals.setdefault(queue, {"waiting": 0, "bytes": 0, "running": 0})
-                counts[what] += int(value)
-    limits = {"limit_tasks": parts.limits.tasks, "limit_bytes": parts.limits.bytes}
-    return _json({"items": [{"queue": queue, **totals[queue], **limits} for queue in sorted(totals)]})
+@router.get("/queues", tags=["service"], summary="What waits, runs and died; limits and shares")
+async def queues(
+    parts: Parts,
+    who: Who,
+    queue: Annotated[str | None, Query(description="only that one")] = None,
+) -> Response:
+    """Those with most waiting first, as of at most a second ago. `limits` are those in force, with what is used of each
+    (tasks, bytes, seconds); `estimated_wait_ms` is how long what waits now takes to leave at the rate measured.
+
+    `tenants`: the 20 of whom most is ready, and their share of what runs next. Where TASKGATE_TENANT_HEADER separates
+    tenants, a caller sees itself there, and only queues that the service or it itself has named. `tenant`: the caller.
+    """
+    return _json(await parts.queues.view(who.tenant, queue))
 
 
 @router.get("/dead-letters", tags=["dead letters"], summary="Failed tasks of a queue, newest first")

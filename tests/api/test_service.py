@@ -99,15 +99,6 @@ async def test_task_types_show_their_schema_and_whether_they_are_served(
     assert {name: item["served"] for name, item in items.items()} == {"any": True, "echo": True, "unserved": False}
 
 
-async def test_queues_show_what_waits_and_runs(http: httpx.AsyncClient, worker: Worker) -> None:
-    await submit(http)
-    await submit(http)
-    await worker.claim()
-    [queue] = (await http.get("/queues")).json()["items"]
-    assert (queue["queue"], queue["waiting"], queue["running"], queue["limit_tasks"]) == ("default", 1, 1, 100_000)
-    assert queue["bytes"] > 2048
-
-
 async def test_a_draining_gateway_takes_nothing_new_and_answers_the_rest(
     gateway_of: Callable[..., Door], worker: Worker
 ) -> None:
