@@ -9,7 +9,7 @@ import time
 
 _lock = threading.Lock()
 _last = 0  # 60 bits: Unix milliseconds << 12 | counter
-_random = b""
+_random: list[int] = []
 _RANDOM_BYTES = 8 * 512
 """Drawn at a time: a system call for each id costs more than the rest of it."""
 
@@ -35,19 +35,19 @@ def new_task_id(partition_byte: int | None = None) -> str:
         _last = max(_last + 1, (time.time_ns() // 1_000_000) << 12)
         stamp = _last
         if not _random:
-            _random = os.urandom(_RANDOM_BYTES)
-        tail, _random = int.from_bytes(_random[:8]), _random[8:]
+            _random = memoryview(os.urandom(_RANDOM_BYTES)).cast("Q").tolist()
+        tail = _random.pop()
     tail = tail & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
     if partition_byte is not None:
         tail = tail & ~0xFF | partition_byte
-    text = f"{stamp >> 12:012x}7{stamp & 0xFFF:03x}{tail:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    ms = stamp >> 12
+    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{stamp & 0xFFF:03x}-{tail >> 48:04x}-{tail & 0xFFFF_FFFF_FFFF:012x}"
 
 
 def _after_fork() -> None:
     """A forked child must not go on with its parent's random bytes."""
     global _random
-    _random = b""
+    _random = []
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,7 +1,8 @@
 """The store: every read and write of task state, one method for each transition."""
 
+import functools
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_origin
 
 import msgspec
 from redis import exceptions
@@ -685,11 +686,25 @@ def _beat_value(value: bytes) -> BeatValue:
 _NESTED = frozenset({list, tuple, Submission, Finish, HandBack, Report, Held, Served})
 
 
+@functools.cache
+def _texts_and_lists(kind: type[msgspec.Struct]) -> tuple[list[int], list[int]]:
+    """Which of its fields are bytes, and which lists: most are neither, and there are many."""
+    types = [get_origin(each.type) or each.type for each in msgspec.structs.fields(kind)]
+    return [n for n, each in enumerate(types) if each is bytes], [n for n, each in enumerate(types) if each is list]
+
+
 def _plain(values: Any) -> list[Any]:
-    fields = _fields(values) if isinstance(values, msgspec.Struct) else values
+    if isinstance(values, msgspec.Struct):
+        fields = list(_fields(values))
+        texts, lists = _texts_and_lists(values.__class__)
+        for n in texts:
+            fields[n] = fields[n].decode()
+        for n in lists:
+            fields[n] = _plain(fields[n])
+        return fields
     return [
         each.decode() if each.__class__ is bytes else _plain(each) if each.__class__ in _NESTED else each
-        for each in fields
+        for each in values
     ]
 
 
