@@ -15,16 +15,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from taskgate.contract.ids import NAME_RULE, is_name, new_task_id
 from taskgate.contract.limits import (
     MAX_ATTEMPTS,
     MAX_DELAY_S,
+    MAX_KEY_CHARS,
     MAX_METADATA_BYTES,
     MAX_PAYLOAD_BYTES,
     MAX_PRIORITY,
     MAX_TIMEOUT_S,
+    ON_CONFLICT,
+    is_key,
 )
 
 MAX_SUBMITTED = 100
@@ -80,6 +83,9 @@ class SubmittedTask(NamedTuple):
     max_attempts: int | None
     metadata: bytes
     """JSON object; empty when there is none."""
+    unique_key: str | None
+    on_conflict: str
+    concurrency_key: str | None
 
 
 class Attempt(ABC):
@@ -87,6 +93,9 @@ class Attempt(ABC):
 
     Reporting is safe from any thread until the handler returns, and does nothing after that.
     """
+
+    keys_hold: ClassVar[bool] = True
+    """Whether what it submits can have keys: these hold within a partition, and it lies in that of this task."""
 
     def __init__(
         self,
@@ -180,8 +189,15 @@ class Attempt(ABC):
         timeout_s: float | None = None,
         max_attempts: int | None = None,
         metadata: Mapping[str, Any] | None = None,
+        unique_key: str | None = None,
+        on_conflict: str = "return",
+        concurrency_key: str | None = None,
     ) -> str:
         """Submit a task together with the success of this attempt; the id is known at once.
+
+        While another task with the `unique_key` has not ended, this one is left out, and a `skipped` event of the
+        running task says so; with `on_conflict="replace"` the other one is canceled if it still waits. The running
+        task itself is no hindrance: it has ended by then.
 
         Raises:
             ValueError: the 101st, an option out of range, or what is no JSON or too large.
@@ -189,6 +205,10 @@ class Attempt(ABC):
         """
         if len(self.submitted) >= MAX_SUBMITTED:
             raise ValueError(f"an attempt submits at most {MAX_SUBMITTED} tasks")
+        if on_conflict not in ON_CONFLICT:
+            raise ValueError(f"on_conflict must be one of {', '.join(ON_CONFLICT)}")
+        if on_conflict != ON_CONFLICT[0] and unique_key is None:
+            raise ValueError("on_conflict says what happens to a unique_key, and there is none")
         task = SubmittedTask(
             # The parent's byte: one script ends the parent and accepts these, so they must lie in its partition.
             id=new_task_id(partition_byte=int(self.id[-2:], 16)),
@@ -201,9 +221,22 @@ class Attempt(ABC):
             timeout_s=None if timeout_s is None else _positive("timeout_s", timeout_s, MAX_TIMEOUT_S),
             max_attempts=None if max_attempts is None else _whole("max_attempts", max_attempts, 1, MAX_ATTEMPTS),
             metadata=_metadata(metadata),
+            unique_key=self._key("unique_key", unique_key),
+            on_conflict=on_conflict,
+            concurrency_key=self._key("concurrency_key", concurrency_key),
         )
         self.submitted.append(task)
         return task.id
+
+    def _key(self, what: str, value: Any) -> str | None:
+        if value is None:
+            return None
+        check_text(what, value)
+        if not is_key(value):
+            raise ValueError(f"{what}: keys have 1 to {MAX_KEY_CHARS} printable ASCII characters")
+        if not self.keys_hold:
+            raise ValueError(f"{what}: with TASKGATE_PARTITIONS above 1 a handler's own tasks can have none")
+        return str.__str__(value)
 
     @cached_property
     def log(self) -> Any:

@@ -19,6 +19,7 @@ from taskgate import handlers
 from taskgate.platform import adopt_orphans, die_with
 from workers import wire
 from workers.async_child import AsyncChild
+from workers.attempts import ChildAttempt
 from workers.dumps import STACK_SIGNAL
 from workers.slot import GC_NS, Slot
 from workers.streams import Streams
@@ -53,6 +54,7 @@ def main() -> None:
     signal.signal(STACK_SIGNAL, _not_now)
     arm()
     _count_gc_pauses(slot)
+    ChildAttempt.keys_hold = start.spec.keys_hold
     kind = SyncChild if start.spec.kind == "sync" else AsyncChild
     try:
         registry = handlers.load(start.spec.handlers)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from taskgate.contract.ids import key_hash
 from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Finish, Submission, TaskSpec, TypeInfo
 from taskgate.contract.states import ErrorKind
@@ -114,6 +115,8 @@ def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]
         deadline_s=child.deadline_s,
         delay_ms=milliseconds(child.delay_s),
         metadata=msgspec.Raw(child.metadata) if child.metadata else msgspec.UNSET,
+        unique_key=child.unique_key or "",
+        concurrency_key=child.concurrency_key or "",
         parent=parent.id,
     )
     return Submission(
@@ -126,6 +129,10 @@ def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]
         payload=child.payload,
         delay_ms=spec.delay_ms,
         deadline_ms=milliseconds(child.deadline_s),
+        unique_key=key_hash(spec.unique_key),
+        on_conflict=child.on_conflict,
+        concurrency_key=key_hash(spec.concurrency_key),
+        concurrency=info.concurrency_per_key if info else 1,
     )
 
 

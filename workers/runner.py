@@ -119,6 +119,7 @@ class Runner:
             log_format=settings.log_format,
             log_level=settings.log_level,
             alone=alone,
+            keys_hold=settings.partitions == 1,
         )
         return Pool(
             spec,

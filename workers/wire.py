@@ -41,6 +41,8 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     alone: bool = False
     """Async, for one suspect at a time."""
+    keys_hold: bool = True
+    """As in taskgate.Attempt."""
 
     @property
     def pool(self) -> str:
@@ -139,6 +141,9 @@ class Submitted(msgspec.Struct, frozen=True, array_like=True):
     max_attempts: int | None
     metadata: bytes
     """JSON object, or empty."""
+    unique_key: str | None
+    on_conflict: str
+    concurrency_key: str | None
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag_field="kind", tag="done"):

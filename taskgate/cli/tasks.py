@@ -30,6 +30,15 @@ def submit(
     timeout_s: Annotated[float | None, typer.Option(min=0, help="bound of one attempt")] = None,
     max_attempts: Annotated[int | None, typer.Option(min=1, help="attempts until it is a dead letter")] = None,
     metadata: Annotated[str | None, typer.Option(metavar="JSON", help="object of your own to keep with it")] = None,
+    unique_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="another task with it that has not ended is returned")
+    ] = None,
+    on_conflict: Annotated[
+        str | None, typer.Option(metavar="WHAT", help="instead: replace that one while it waits, or refuse")
+    ] = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="as many with it run at a time as the type allows")
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="same key, same task; made up when not given")
     ] = None,
@@ -61,6 +70,9 @@ def submit(
         "timeout_s": timeout_s,
         "max_attempts": max_attempts,
         "metadata": read_object(metadata),
+        "unique_key": unique_key,
+        "on_conflict": on_conflict,
+        "concurrency_key": concurrency_key,
     }
     options = {name: value for name, value in options.items() if value is not None}
     task = client.submit(task_type, read_json(payload), idempotency_key=idempotency_key, **options)

@@ -22,6 +22,7 @@ from taskgate.client.errors import (
     TooMany,
     Unauthorized,
     Unavailable,
+    UniqueConflict,
     Unreachable,
     Unsendable,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "TooMany",
     "Unauthorized",
     "Unavailable",
+    "UniqueConflict",
     "Unreachable",
     "Unsendable",
 ]

@@ -13,6 +13,7 @@ ServiceError
 │   ├── NotCancelable   409: it has ended otherwise
 │   ├── NotDead         409: only failed tasks are redriven
 │   ├── NotRunning      409: only what runs has a stack
+│   ├── UniqueConflict  409: another task with the same unique_key has not ended; `problem` has its `task_id`
 │   ├── TooMany         429
 │   │   └── QueueFull   as much waits as is allowed
 │   └── Unavailable     408, 502, 503, 504: not now
@@ -97,6 +98,10 @@ class NotRunning(Refused):
     pass
 
 
+class UniqueConflict(Refused):
+    pass
+
+
 class TooMany(Refused):
     pass
 
@@ -149,6 +154,7 @@ _BY_SLUG: dict[str, type[Refused]] = {
     "not-dead": NotDead,
     "not-running": NotRunning,
     "queue-full": QueueFull,
+    "unique-conflict": UniqueConflict,
 }
 _BY_STATUS: dict[int, type[Refused]] = {
     **dict.fromkeys((400, 413, 414, 415, 422, 431), Invalid),

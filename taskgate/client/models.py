@@ -59,6 +59,8 @@ class Task(TypedDict, total=False):
     error: dict[str, Any] | None
     result_url: str | None
     metadata: dict[str, Any] | None
+    unique_key: str | None
+    concurrency_key: str | None
     urls: dict[str, str]
 
 
@@ -73,6 +75,11 @@ class TaskOptions(TypedDict, total=False):
     timeout_s: float
     max_attempts: int
     metadata: Mapping[str, Any]
+    unique_key: str
+    """While another task with it has not ended, `submit` returns that one."""
+    on_conflict: str
+    """Instead: `replace` (the other one is canceled if it still waits) or `refuse` (UniqueConflict)."""
+    concurrency_key: str
 
 
 class TaskFilters(TypedDict, total=False):

@@ -29,6 +29,7 @@ ERRORS = [
     (409, "not-dead", sdk.NotDead),
     (409, "not-finished", sdk.NotFinished),
     (409, "not-running", sdk.NotRunning),
+    (409, "unique-conflict", sdk.UniqueConflict),
     (409, "something-new", Refused),
     (410, "gone", sdk.Gone),
     (413, "body-too-large", sdk.Invalid),

@@ -195,6 +195,8 @@ def read(body: bytes) -> Submission:
         raise Refused("a member is missing")
     if values.get("delay_s") is not None and values.get("run_at") is not None:
         raise Refused("delay_s and run_at")
+    if values.get("on_conflict") is not None and values.get("unique_key") is None:
+        raise Refused("on_conflict")
     if "metadata" in members and len(members["metadata"].text) > 4096:
         raise Refused("metadata")
     payload = members["payload"]
@@ -203,6 +205,10 @@ def read(body: bytes) -> Submission:
 
 def _is_whole(value: Any, low: int, high: int) -> bool:
     return type(value) is int and low <= value <= high
+
+
+def _is_key(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and re.fullmatch("[ -~]{1,255}", value) is not None)
 
 
 def _is_seconds(value: Any, *, least: float) -> bool:
@@ -239,5 +245,8 @@ _RULES: dict[str, Any] = {
     "deadline_s": lambda value: _is_seconds(value, least=math.ulp(0)),
     "timeout_s": lambda value: _is_seconds(value, least=math.ulp(0)),
     "max_attempts": lambda value: value is None or _is_whole(value, 1, 100),
+    "unique_key": _is_key,
+    "on_conflict": lambda value: value in (None, "return", "replace", "refuse"),
+    "concurrency_key": _is_key,
     "metadata": lambda value: isinstance(value, dict),
 }

@@ -36,6 +36,15 @@ from taskgate.contract.limits import MAX_DELAY_S, MAX_TIMEOUT_S
         ({"metadata": {"a": "x" * 4096}}, ValueError),
         ({"payload": "x" * 1024 * 1024}, ValueError),
         ({"payload": "\ud800"}, ValueError),
+        ({"unique_key": ""}, ValueError),
+        ({"unique_key": "x" * 256}, ValueError),
+        ({"unique_key": "é"}, ValueError),
+        ({"unique_key": "a\n"}, ValueError),
+        ({"unique_key": 7}, TypeError),
+        ({"unique_key": "u", "on_conflict": "no"}, ValueError),
+        ({"on_conflict": "replace"}, ValueError),
+        ({"concurrency_key": ""}, ValueError),
+        ({"concurrency_key": b"c"}, TypeError),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -55,6 +64,23 @@ def test_a_submission_is_taken_as_it_was_at_the_call() -> None:
     metadata["order"] = 8
 
     assert attempt.submitted[0].metadata == b'{"order":7}'
+
+
+def test_a_submission_has_its_keys() -> None:
+    attempt = testing.attempt()
+    attempt.submit("a", unique_key="u" * 255, on_conflict="replace", concurrency_key=" ~")
+    [task] = attempt.submitted
+    assert (task.unique_key, task.on_conflict, task.concurrency_key) == ("u" * 255, "replace", " ~")
+
+
+@pytest.mark.parametrize("key", ["unique_key", "concurrency_key"])
+def test_no_key_is_taken_that_would_not_hold(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In several partitions it could belong to another one than what a task submits."""
+    attempt = testing.attempt()
+    monkeypatch.setattr(type(attempt), "keys_hold", False)
+    with pytest.raises(ValueError, match="TASKGATE_PARTITIONS"):
+        attempt.submit("a", **{key: "k"})  # type: ignore[arg-type]
+    attempt.submit("a")
 
 
 @pytest.mark.parametrize("text", [(), ("",)])
