@@ -23,6 +23,7 @@ local free = {
     alone = math.min(free_alone, TASKS_A_CALL),
 }
 local taken, bytes_taken, expired = {}, 0, 0
+local left = {} -- as `drained` counts
 local held = {}
 changes, versions = {}, {}
 
@@ -53,6 +54,8 @@ local function start(id)
         "worker", worker, "started", now, "lease", lease_ms)
     held[#held + 1] = id
     tally_running(place, 1)
+    local unit = parts_of(place)[9]
+    left[unit] = (left[unit] or 0) + 1
     tell_status(id, version, "running", attempt, ',"worker":"' .. worker .. '"')
     bytes_taken = bytes_taken + #payload
     taken[#taken + 1] = { id, epoch, attempt, tonumber(f[6]), f[7], payload, before[1] or "", tonumber(before[3]) or 0 }
@@ -158,7 +161,7 @@ local function claim_from(queue, kinds)
         end
     end
     if #taken > before then
-        drained(queue, #taken - before)
+        left[queue] = #taken - before
     end
 end
 
@@ -176,6 +179,7 @@ for _, queue in ipairs(queues) do
 end
 if #held > 0 then
     redis.call("SADD", prefix .. "held:" .. worker, unpack(held))
+    drained(left)
 end
 settle()
 wake_watchers()

@@ -47,6 +47,7 @@ local function parts_of(place)
         parts[4], parts[5] = "waiting:queue:" .. queue, "bytes:queue:" .. queue
         parts[6], parts[7] = "waiting:tenant:" .. tenant, "bytes:tenant:" .. tenant
         parts[8] = "running:queue:" .. queue
+        parts[9] = "tenant:" .. tenant
         places[place] = parts
     end
     return parts
@@ -243,6 +244,11 @@ local function leave_letters(queue, tenant, id)
     end
 end
 
+-- `name`: as in `drained`.
+local function forget_speed(name)
+    redis.call("HDEL", usage_key, "drain_at:" .. name, "drain_n:" .. name, "drain_rate:" .. name, "room_at:" .. name)
+end
+
 -- Delete a finished task.
 local function purge(member)
     local queue, tenant, id = string.match(member, "^([^:]+):([^:]+):([^:]+)")
@@ -252,11 +258,15 @@ local function purge(member)
     leave_letters(queue, tenant, id)
     redis.call("ZREM", prefix .. "heavy", member)
     leave_final(member)
-    -- Clients name queues as they like: the measured speed of one that is not in use goes with its tasks.
-    local used = redis.call("HMGET", usage_key, "waiting:queue:" .. queue, "running:queue:" .. queue)
+    -- Clients name queues as they like: the measured speed of what is not in use goes with its tasks.
+    local unit = "tenant:" .. tenant
+    local used = redis.call("HMGET", usage_key, "waiting:queue:" .. queue, "running:queue:" .. queue,
+        "waiting:" .. unit, "running:" .. unit)
     if not used[1] and not used[2] then
-        redis.call("HDEL", usage_key, "drain_at:" .. queue, "drain_n:" .. queue, "drain_rate:" .. queue,
-            "room_at:" .. queue)
+        forget_speed(queue)
+    end
+    if not used[3] and not used[4] then
+        forget_speed(unit)
     end
 end
 
@@ -486,17 +496,41 @@ local function requeue(id, task, attempt, delay_ms, met, more)
     tell_status(id, task.version, status, attempt, more)
 end
 
--- Tasks leaving per second, measured while something waits. Fields of usage per queue, and as `tenant:<t>` per tenant that
+local DRAIN_FIELDS = { "drain_at:", "drain_n:", "drain_rate:" }
+
+-- Tasks leaving per second, measured while something waits. Fields of usage, by queue, and as `tenant:<t>` by tenant that
 -- has limits: drain_at (start of the window), drain_n (left since), drain_rate (of the windows before; absent: none yet).
-local function drained(name, count)
-    local f = redis.call("HMGET", usage_key, "drain_at:" .. name, "drain_n:" .. name, "drain_rate:" .. name)
-    local at, n, rate = tonumber(f[1]) or now, (tonumber(f[2]) or 0) + count, tonumber(f[3])
+local function drain(name, count, fields, at, n, rate)
+    if not at and string.sub(name, 1, 7) == "tenant:" then
+        return
+    end
+    at, n = at or now, (n or 0) + count
     if now - at >= 1000 then
         local seen = n * 1000 / (now - at)
-        redis.call("HSET", usage_key, "drain_at:" .. name, now, "drain_n:" .. name, 0,
-            "drain_rate:" .. name, rate and (rate + seen) / 2 or seen)
+        redis.call("HSET", usage_key, fields[1], now, fields[2], 0, fields[3], rate and (rate + seen) / 2 or seen)
     else
-        redis.call("HSET", usage_key, "drain_at:" .. name, at, "drain_n:" .. name, n)
+        redis.call("HSET", usage_key, fields[1], at, fields[2], n)
+    end
+end
+
+-- Count tasks that have left: `left` says how many by name.
+local function drained(left)
+    local names = {}
+    for name in pairs(left) do
+        names[#names + 1] = name
+    end
+    for first = 1, #names, 1000 do -- `unpack` ends below 8,000
+        local fields = {}
+        for i = first, math.min(first + 999, #names) do
+            for _, field in ipairs(DRAIN_FIELDS) do
+                fields[#fields + 1] = field .. names[i]
+            end
+        end
+        local f = redis.call("HMGET", usage_key, unpack(fields))
+        for i = 1, #fields, 3 do
+            local name = names[first + (i - 1) / 3]
+            drain(name, left[name], { unpack(fields, i, i + 2) }, tonumber(f[i]), tonumber(f[i + 1]), tonumber(f[i + 2]))
+        end
     end
 end
 
