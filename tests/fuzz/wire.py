@@ -197,7 +197,8 @@ def _reference(data: bytes) -> tuple[list[Request], str]:
                 case h11.EndOfMessage():
                     assert head is not None
                     found.append(Request(head.method, head.target, list(head.headers), body))
-                    server.send(h11.Response(status_code=200, headers=[("content-length", "0")]))
+                    # A refusal, as for every CONNECT: h11 takes a success there for the end of HTTP.
+                    server.send(h11.Response(status_code=405, headers=[("content-length", "0")]))
                     server.send(h11.EndOfMessage())
                     if server.our_state is not h11.DONE or server.their_state is not h11.DONE:
                         return found, "closed"
