@@ -573,6 +573,11 @@ local function queued_of(bound)
     return waiting_of(bound) - bound.delayed - (tallies[fields[1]] or 0) - (tallies[fields[2]] or 0)
 end
 
+-- Whether the call found nothing queued: then a new window starts, since idle time says nothing about its speed.
+local function is_idle(bound)
+    return bound.waiting == bound.delayed
+end
+
 -- What was measured of it, read once a call: `rate` of the windows before, `seen` in this one of `span` ms.
 local function pace_of(bound)
     if not bound.pace then
@@ -580,6 +585,9 @@ local function pace_of(bound)
         local f = redis.call("HMGET", usage_key, "drain_at:" .. name, "drain_n:" .. name, "drain_rate:" .. name,
             "room_at:" .. name)
         local span, left = now - (tonumber(f[1]) or now), tonumber(f[2]) or 0
+        if is_idle(bound) then
+            span, left = 0, 0
+        end
         bound.pace = { rate = tonumber(f[3]), span = span, left = left, seen = (left + 1) * 1000 / math.max(1000, span) }
         bound.room_at = tonumber(f[4]) or 0
     end
@@ -663,9 +671,9 @@ local function too_fast(rate)
     return math.ceil(rate.row)
 end
 
--- Something was accepted: where nothing was queued a new window starts, since idle time says nothing about its speed.
+-- Something was accepted.
 local function admitted(bound)
-    bound.starts = bound.waiting == bound.delayed or not bound.measured
+    bound.starts = is_idle(bound) or not bound.measured
 end
 
 -- What refuses a task of `bytes`: {"full", limit, retry_ms}, nil if nothing does. `tenant` and `rate` may be nil.

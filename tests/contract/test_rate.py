@@ -1,0 +1,158 @@
+"""Rates of tenants (GCRA): bursts, steady streams, and a row for those who come too fast."""
+
+import itertools
+
+import pytest
+from redis.asyncio import Redis
+
+from taskgate.contract import keys
+from taskgate.contract.errors import QueueFull, RateLimited
+from taskgate.contract.models import Accepted, Limits, TenantLimits
+from taskgate.contract.store import Store
+from tests.conftest import Clock
+from tests.contract.conftest import Hand, submission, submit
+
+RATE = f"{keys.prefix(0)}rate:default"
+
+
+def rated(per_s: float, burst: int, *, tasks: int = 100_000) -> Limits:
+    return Limits(tasks=tasks, tenant=TenantLimits(rate_per_s=per_s, burst=burst))
+
+
+async def accepted(store: Store, limits: Limits, count: int, **more: object) -> int:
+    outcomes = await store.submit([submission(**more) for _ in range(count)], limits)  # type: ignore[arg-type]
+    return sum(isinstance(outcome, Accepted) for outcome in outcomes)
+
+
+@pytest.mark.parametrize(("per_s", "burst"), [(10, 5), (3, 3), (7, 100), (0.1, 1), (999_999, 1000), (1 / 3, 2)])
+async def test_a_burst_is_taken_whole_and_no_more(store: Store, per_s: float, burst: int) -> None:
+    """In one group or one by one, at any rate."""
+    limits = rated(per_s, burst)
+    at_once = (burst + 1) // 2
+    assert await accepted(store, limits, at_once) == at_once
+    for _ in range(min(5, burst - at_once)):
+        assert await accepted(store, limits, 1) == 1
+    assert await accepted(store, limits, burst) == burst - at_once - min(5, burst - at_once)
+    [outcome] = await store.submit([submission()], limits)
+    assert isinstance(outcome, RateLimited)
+    assert (outcome.limit, outcome.tenant) == ("rate", "default")
+
+
+async def test_one_more_is_taken_after_exactly_one_step(store: Store, clock: Clock) -> None:
+    limits = rated(4, 2)
+    assert await accepted(store, limits, 3) == 2
+    clock.advance(249)
+    assert await accepted(store, limits, 1) == 0
+    clock.advance(1)
+    assert await accepted(store, limits, 2) == 1
+    clock.advance(500)
+    assert await accepted(store, limits, 9) == 2, "a pause gives back the burst"
+    clock.advance(10_000)
+    assert await accepted(store, limits, 9) == 2, "and no more than it"
+
+
+async def test_over_a_minute_the_rate_is_exact(store: Store, clock: Clock) -> None:
+    limits = rated(3, 5)
+    taken = 0
+    for _ in range(600):
+        taken += await accepted(store, limits, 2)
+        clock.advance(100)
+    assert taken == 5 + 3 * 60 - 1, "the last step is not over yet"
+
+
+async def test_a_clock_that_steps_back_neither_blocks_nor_gives(store: Store, clock: Clock) -> None:
+    limits = rated(10, 2)
+    assert await accepted(store, limits, 3) == 2
+    clock.advance(-3_600_000)
+    assert await accepted(store, limits, 1) == 0
+    clock.advance(100)
+    assert await accepted(store, limits, 2) == 1
+
+
+async def test_tenants_have_rates_of_their_own_over_all_queues(store: Store) -> None:
+    limits = Limits(tenant=TenantLimits(rate_per_s=1, burst=2), tenants={"free": TenantLimits()})
+    items = [submission(tenant=tenant, queue=f"q{n % 2}") for n, tenant in enumerate(["a", "b", "free"] * 3)]
+    outcomes = await store.submit(items, limits)
+    assert [isinstance(each, Accepted) for each in outcomes] == [True] * 6 + [False, False, True]
+
+
+async def test_what_another_limit_refuses_uses_no_token(store: Store, w1: Hand) -> None:
+    limits = rated(1, 2, tasks=1)
+    assert await accepted(store, limits, 1) == 1
+    for _ in range(5):
+        [outcome] = await store.submit([submission()], limits)
+        assert isinstance(outcome, QueueFull)
+    await w1.claim_one()
+    assert await accepted(store, limits, 1) == 1
+    [outcome] = await store.submit([submission()], limits)
+    assert isinstance(outcome, RateLimited), "it is asked first"
+
+
+async def test_replays_repeats_and_conflicts_use_no_token(store: Store) -> None:
+    limits = rated(1, 2)
+    first = submission(key="k", body="x")
+    await submit(store, first, limits=limits)
+    for _ in range(3):
+        assert await store.submit([submission(key="k", body="x")], limits) == [Accepted(first.id, replayed=True)]
+        assert await store.submit([first], limits) == [Accepted(first.id, replayed=False)]
+        await store.submit([submission(key="k", body="y")], limits)
+    assert await accepted(store, limits, 2) == 1
+    assert await store.submit([submission(key="k", body="x")], limits) == [Accepted(first.id, replayed=True)]
+
+
+async def test_who_comes_too_fast_is_told_a_time_of_its_own(store: Store, clock: Clock) -> None:
+    """Each one step after the one before, the first when the next submission is allowed; who obeys is taken."""
+    limits = rated(10, 5)
+    assert await accepted(store, limits, 5) == 5
+    clock.advance(30)
+    outcomes = await store.submit([submission() for _ in range(20)], limits)
+    waits = [round(each.retry_after_s * 1000) for each in outcomes if isinstance(each, RateLimited)]
+    assert waits == [70 + 100 * n for n in range(20)]
+    for before, after in itertools.pairwise([0, *waits]):
+        clock.advance(after - before)
+        assert await accepted(store, limits, 1) == 1
+
+
+async def test_the_row_is_bounded_and_moves_on(store: Store, clock: Clock) -> None:
+    limits = rated(1, 1)
+    outcomes = await store.submit([submission() for _ in range(100)], limits)
+    waits = [each.retry_after_s for each in outcomes if isinstance(each, RateLimited)]
+    assert waits[:3] == [1, 2, 3]
+    assert waits[-30:] == [60] * 30
+    clock.advance(100_000)
+    assert await accepted(store, limits, 1) == 1
+    [outcome] = await store.submit([submission()], limits)
+    assert isinstance(outcome, RateLimited)
+    assert outcome.retry_after_s == 1
+
+
+async def test_a_changed_rate_holds_for_the_next_one(store: Store, clock: Clock) -> None:
+    assert await accepted(store, rated(1, 10), 10) == 10
+    assert await accepted(store, rated(1000, 10), 1) == 0, "it is ten seconds ahead"
+    clock.advance(10_000)
+    assert await accepted(store, rated(1000, 10), 20) == 10
+    assert await accepted(store, Limits(), 20) == 20
+
+
+async def test_what_is_left_of_the_rate_is_told(store: Store, clock: Clock) -> None:
+    limits = rated(10, 5)
+    rooms = []
+    for count in (2, 3, 1):
+        [*_, outcome] = await store.submit([submission() for _ in range(count)], limits)
+        assert isinstance(outcome, Accepted | RateLimited)
+        assert outcome.room is not None
+        rooms.append((outcome.room.rate_left, outcome.room.rate_more_ms))
+        clock.advance(20)
+    assert rooms == [(3, 100), (0, 80), (0, 60)]
+    clock.advance(10_000)
+    [replay] = await store.submit([submission(key="k")], limits)
+    assert isinstance(replay, Accepted)
+    assert replay.room is not None
+    assert (replay.room.rate_left, replay.room.rate_more_ms) == (4, 100)
+
+
+async def test_a_tenant_without_a_rate_has_no_key_and_others_lose_theirs(store: Store, redis_client: Redis) -> None:
+    await submit(store)
+    assert not await redis_client.exists(RATE)
+    await submit(store, submission(), limits=rated(10, 5))
+    assert 0 < await redis_client.pttl(RATE) <= 61_000
