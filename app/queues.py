@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from app.looks import Look, Looks
 from app.types import TypeRegistry
-from taskgate.contract.models import QueueLook, TypeInfo
+from taskgate.contract.models import QueueLimits, QueueLook, TenantLimits, TypeInfo
 from taskgate.contract.store import Store
 from taskgate.policy import OTHERS
 from taskgate.settings import Settings
@@ -90,6 +91,30 @@ class QueuesView(msgspec.Struct, kw_only=True):
     tenant: TenantView
 
 
+class _Depth(NamedTuple):
+    """What there is of a queue, or of a tenant."""
+
+    waiting: int
+    queued: int
+    scheduled: int
+    retrying: int
+    running: int
+    bytes: int
+    drain_per_s: float | None
+    wait_s: float | None
+    """How long what is queued takes to leave at that rate, as admission reckons."""
+
+    @classmethod
+    def of(cls, kind: str, name: str, look: Look) -> "_Depth":
+        """`kind`: `queue` or `tenant`."""
+        counted = ("waiting", "scheduled", "retrying", "running", "bytes")
+        waiting, scheduled, retrying, running, size = (look.count(f"{what}:{kind}:{name}") for what in counted)
+        queued = max(0, waiting - scheduled - retrying)
+        rate = look.rates.get(name if kind == "queue" else f"tenant:{name}")
+        wait_s = queued / rate if rate else None if queued else 0.0
+        return cls(waiting, queued, scheduled, retrying, running, size, rate, wait_s)
+
+
 class Queues:
     """What a tenant may see of the queues: where several share the service, no other's name, and no queue that only
     others have named.
@@ -97,7 +122,7 @@ class Queues:
 
     def __init__(self, store: Store, types: TypeRegistry, settings: Settings) -> None:
         self._looks = Looks(store, types, settings.policy)
-        self._settings = settings
+        self._limits = settings.limits
         self._policy = settings.policy
         self._apart = settings.tenant_header is not None
 
@@ -117,91 +142,81 @@ class Queues:
         )
 
     def _queue(self, name: str, look: Look, found: QueueLook) -> QueueView:
-        waiting, size = look.count(f"waiting:queue:{name}"), look.count(f"bytes:queue:{name}")
-        scheduled, retrying = look.count(f"scheduled:queue:{name}"), look.count(f"retrying:queue:{name}")
-        rate, whole = look.rates.get(name), look.found[name]
-        wait_s = waiting / rate if rate else None if waiting else 0.0
-        policy = self._policy.queue(name)
+        depth, whole, policy = _Depth.of("queue", name, look), look.found[name], self._policy.queue(name)
+        limits = _limits("queue", self._limits.of_queue(name), depth)
+        if policy.on_full == "spill":
+            limits += [
+                LimitView(limit="spill-tasks", max=policy.spill_tasks, used=look.count(f"spilled:queue:{name}")),
+                LimitView(
+                    limit="spill-bytes", max=int(policy.spill_bytes), used=look.count(f"spilled_bytes:queue:{name}")
+                ),
+            ]
         return QueueView(
             queue=name,
-            waiting=waiting,
-            queued=max(0, waiting - scheduled - retrying),
-            scheduled=scheduled,
-            retrying=retrying,
-            running=look.count(f"running:queue:{name}"),
+            waiting=depth.waiting,
+            queued=depth.queued,
+            scheduled=depth.scheduled,
+            retrying=depth.retrying,
+            running=depth.running,
             dead=whole.dead,
-            bytes=size,
+            bytes=depth.bytes,
             oldest_age_ms=None if whole.oldest_ms is None else max(0, look.now_ms - whole.oldest_ms),
-            drain_per_s=None if rate is None else round(rate, 3),
-            estimated_wait_ms=None if wait_s is None else round(wait_s * 1000),
+            drain_per_s=None if depth.drain_per_s is None else round(depth.drain_per_s, 3),
+            estimated_wait_ms=None if depth.wait_s is None else round(depth.wait_s * 1000),
             on_full=policy.on_full,
-            limits=_limits(
-                "queue",
-                {
-                    "tasks": (policy.limit_tasks or self._settings.queue_limit_tasks, waiting),
-                    "bytes": (int(policy.limit_bytes or self._settings.queue_limit_bytes), size),
-                    "wait": (policy.limit_wait_s, wait_s),
-                },
-            ),
+            limits=limits,
             tenants=self._shares(found, whole, look)[:TENANTS_SHOWN],
-            more_tenants=self._more(found, whole),
+            more_tenants=_beyond(whole) + len(_ready(whole)) - min(TENANTS_SHOWN, len(_ready(found))),
             types=_types(whole, look.types.get(name, {}), look),
         )
 
     def _shares(self, found: QueueLook, whole: QueueLook, look: Look) -> list[ShareView]:
-        """Of `found`, in the `whole`: tenants who were not looked at count as others do."""
-        sum_of_weights = sum(self._policy.tenant(each).weight for each in _ready(whole))
-        sum_of_weights += _beyond(whole) * self._policy.tenant(OTHERS).weight
+        """Of `found`, in the `whole`: tenants who were not looked at count as unnamed ones."""
+        weights = sum(self._policy.tenant(each).weight for each in _ready(whole))
+        weights += _beyond(whole) * self._policy.tenant(OTHERS).weight
         views = []
         for tenant, ready in _ready(found).most_common():
-            policy = self._policy.tenant(tenant)
+            policy, depth = self._policy.tenant(tenant), _Depth.of("tenant", tenant, look)
             views.append(
                 ShareView(
                     tenant=tenant,
                     ready=ready,
                     weight=policy.weight,
-                    share=round(policy.weight / max(sum_of_weights, policy.weight), 4),
-                    waiting=look.count(f"waiting:tenant:{tenant}"),
-                    running=look.count(f"running:tenant:{tenant}"),
+                    share=round(policy.weight / max(weights, policy.weight), 4),
+                    waiting=depth.waiting,
+                    running=depth.running,
                     concurrency=policy.concurrency,
                 )
             )
         return views
 
-    def _more(self, found: QueueLook, whole: QueueLook) -> int:
-        return _beyond(whole) + len(_ready(whole)) - min(TENANTS_SHOWN, len(_ready(found)))
-
     def _tenant(self, tenant: str, look: Look) -> TenantView:
-        policy = self._policy.tenant(tenant)
-        waiting, size = look.count(f"waiting:tenant:{tenant}"), look.count(f"bytes:tenant:{tenant}")
-        rate = look.rates.get(f"tenant:{tenant}")
+        policy, limits, depth = (
+            self._policy.tenant(tenant),
+            self._limits.of_tenant(tenant),
+            _Depth.of("tenant", tenant, look),
+        )
         return TenantView(
             tenant=tenant,
-            waiting=waiting,
-            bytes=size,
-            running=look.count(f"running:tenant:{tenant}"),
+            waiting=depth.waiting,
+            bytes=depth.bytes,
+            running=depth.running,
             weight=policy.weight,
             concurrency=policy.concurrency,
-            rate_per_s=policy.rate_per_s,
-            burst=policy.burst,
-            limits=_limits(
-                "tenant",
-                {
-                    "tasks": (policy.limit_tasks, waiting),
-                    "bytes": (policy.limit_bytes and int(policy.limit_bytes), size),
-                    "wait": (policy.limit_wait_s, waiting / rate if rate else None if waiting else 0.0),
-                },
-            ),
+            rate_per_s=limits.rate_per_s or None,
+            burst=limits.burst if limits.rate_per_s else None,
+            limits=_limits("tenant", limits, depth),
         )
 
 
-def _limits(whose: str, given: Mapping[str, tuple[float | None, float | None]]) -> list[LimitView]:
+def _limits(kind: str, limits: QueueLimits | TenantLimits, depth: _Depth) -> list[LimitView]:
     """Those in force."""
-    return [
-        LimitView(limit=f"{whose}-{unit}", max=most, used=used)
-        for unit, (most, used) in given.items()
-        if most is not None
-    ]
+    found = (
+        ("tasks", limits.tasks, depth.waiting),
+        ("bytes", limits.bytes, depth.bytes),
+        ("wait", limits.wait_ms / 1000, depth.wait_s),
+    )
+    return [LimitView(limit=f"{kind}-{unit}", max=most, used=used) for unit, most, used in found if most]
 
 
 def _ready(found: QueueLook) -> Counter[str]:

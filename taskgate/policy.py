@@ -132,7 +132,7 @@ def limits(policy: Policy, others: QueueLimits) -> Limits:
 def _of_queue(said: QueuePolicy, others: QueueLimits) -> QueueLimits:
     return QueueLimits(
         tasks=said.limit_tasks or others.tasks,
-        bytes=said.limit_bytes or others.bytes,
+        bytes=int(said.limit_bytes or others.bytes),  # nobody can encode a ByteSize
         wait_ms=milliseconds(said.limit_wait_s) or others.wait_ms,
     )
 
@@ -141,7 +141,7 @@ def _of_tenant(said: TenantPolicy) -> TenantLimits:
     rate_per_s = said.rate_per_s or 0.0
     return TenantLimits(
         tasks=said.limit_tasks or 0,
-        bytes=said.limit_bytes or 0,
+        bytes=int(said.limit_bytes or 0),
         wait_ms=milliseconds(said.limit_wait_s),
         rate_per_s=rate_per_s,
         burst=(said.burst or max(1, math.floor(rate_per_s))) if rate_per_s else 1,

@@ -20,8 +20,14 @@ limit_tasks = 1_000
 limit_wait_s = 90
 on_full = "wait"
 
+[queues.hooks]
+limit_bytes = "1 MiB"
+on_full = "spill"
+spill_bytes = "2 MiB"
+
 [tenants."*"]
 limit_tasks = 50
+limit_bytes = "3 MiB"
 rate_per_s = 20
 burst = 40
 
@@ -115,7 +121,17 @@ async def test_limits_and_shares_are_those_of_the_policy(
         assert found["more_tenants"] == 0
         own = (await operator.get("/queues")).json()["tenant"]
         assert (own["tenant"], own["waiting"], own["rate_per_s"], own["burst"]) == ("default", 0, 20.0, 40)
-        assert own["limits"] == [{"limit": "tenant-tasks", "max": 50, "used": 0}]
+        assert own["limits"] == [
+            {"limit": "tenant-tasks", "max": 50, "used": 0},
+            {"limit": "tenant-bytes", "max": 3 * 1024**2, "used": 0},
+        ]
+        hooks = await queue_of(operator, "hooks")
+        assert {each["limit"]: each["max"] for each in hooks["limits"]} == {
+            "queue-tasks": 100_000,
+            "queue-bytes": 1024**2,
+            "spill-tasks": 10_000,
+            "spill-bytes": 2 * 1024**2,
+        }
 
 
 async def test_a_tenant_sees_itself_and_nobody_else(gateway_of: Callable[..., Door], worker: Worker) -> None:
