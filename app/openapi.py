@@ -18,6 +18,16 @@ _DESCRIPTION = """Submit a job, get 202 at once, watch it live.
 A 202 leaves when the task is on disk. Errors are problem documents (RFC 9457); `type` tells what they mean.
 Times are RFC 3339 in UTC, durations carry their unit in the name, `status` is an open enum."""
 
+_TEXT = {"type": "string"}
+_LIMITS = {
+    "RateLimit-Policy": {
+        "schema": _TEXT,
+        "example": '"queue-tasks";q=100000;qu="concurrent-requests", "rate";q=100;w=2',
+    },
+    "RateLimit": {"schema": _TEXT, "example": '"queue-tasks";r=99999, "rate";r=42;t=1'},
+}
+"""Limits in force for a submission (draft-ietf-httpapi-ratelimit-headers-10); also with a 429."""
+
 _ID = {"name": "task_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
 
 
@@ -105,7 +115,8 @@ def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
                 "tags": ["tasks"],
                 "summary": "Submit a task",
                 "description": "Answers when the task is on disk. The same `Idempotency-Key` and body within 24 hours "
-                "is the same task (`Idempotent-Replayed: true`). A full queue is 429 with `Retry-After`. While another "
+                "is the same task (`Idempotent-Replayed: true`). 429 says in `limit` what ran out and in `Retry-After` when "
+                "to come again; `RateLimit-Policy` and `RateLimit` tell all limits and what is left. While another "
                 "task with the same `unique_key` has not ended, the answer is that one (`Unique-Existing: true`), "
                 "unless `on_conflict` says `replace` (it is canceled if it still waits) or `refuse` (409). "
                 f"`Prefer: wait=N` holds the answer for up to N (at most {MAX_WAIT_S}) seconds: 200 if the task ends "
@@ -113,7 +124,10 @@ def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
                 "operationId": "submit",
                 "parameters": [key, prefer],
                 "requestBody": {"required": True, "content": {"application/json": {"schema": envelope}}},
-                "responses": {"202": shown, "200": _shown("The task, which ended in time", task)},
+                "responses": {
+                    "202": shown | {"headers": _LIMITS},
+                    "200": _shown("The task, which ended in time", task) | {"headers": _LIMITS},
+                },
             }
         },
         "/tasks/{task_id}": {

@@ -37,9 +37,9 @@ def headers(room: Room) -> Headers:
 
 
 def refused(error: Refused, room: Room) -> dict[str, str]:
-    """Those of a 429: nothing is left of the limit that refused it, and the other one is told only there."""
+    """Those of a 429: with the time until there is more of the limit that refused it, which may be a wait."""
     found = [
-        each._replace(left=0, more_in_s=math.ceil(error.retry_after_s)) if each.name == error.limit else each
+        each._replace(more_in_s=math.ceil(error.retry_after_s)) if each.name == error.limit else each
         for each in (*_limits(room), *_waits(room, error.limit))
     ]
     return {name.decode(): value.decode() for name, value in _lines(found)}
