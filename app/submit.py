@@ -55,7 +55,8 @@ class SubmitEndpoint:
             async with self._large:
                 task, payload, info = await self._checked(body)
         idempotency = "" if key is None else _key(key)
-        unique, concurrency = ids.key_hash(task.unique_key or ""), ids.key_hash(task.concurrency_key or "")
+        unique = "" if task.unique_key is None else ids.key_hash(task.unique_key)
+        concurrency = "" if task.concurrency_key is None else ids.key_hash(task.concurrency_key)
         together = unique or concurrency or idempotency
         task_id = ids.new_task_id(ids.partition_byte(caller.tenant, together) if together else None)
         spec = TaskSpec(
