@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from taskgate.cli import lists, logs, service, stack, tasks
+from taskgate.cli import lists, logs, queues, service, stack, tasks
 from taskgate.cli.options import ClientCommand, ServiceCommand
 from taskgate.cli.pipes import Commands
 
@@ -39,6 +39,7 @@ _CLIENT: tuple[Callable[..., None], ...] = (
     stack.stack,
     logs.logs,
     lists.list_tasks,
+    queues.queues,
     lists.workers,
     lists.dead_letters,
 )

@@ -14,7 +14,7 @@ from taskgate.client.answers import Rows
 from taskgate.client.calls import Calls, OnWait, checked
 from taskgate.client.errors import Unreachable
 from taskgate.client.following import Following
-from taskgate.client.models import Event, LogPage, Stack, Task, TaskFilters, TaskOptions, TaskPage
+from taskgate.client.models import Event, LogPage, Queues, Stack, Task, TaskFilters, TaskOptions, TaskPage
 from taskgate.client.steps import Answer, Message, Open, Pause, Read, Run, Send, Step, Steps, Tell
 
 T = TypeVar("T")
@@ -129,6 +129,10 @@ class AsyncClient:
 
     async def workers(self) -> Rows:
         return await self._run(self._calls.workers())
+
+    async def queues(self, queue: str | None = None) -> Queues:
+        """Depth by state, speed, limits and shares; `queue`: of that one only."""
+        return await self._run(self._calls.queues(queue))
 
     async def dead_letters(self, *, queue: str = "default", limit: int = 50) -> Sequence[Task]:
         return await self._run(self._calls.dead_letters(queue, limit))

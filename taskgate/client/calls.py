@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from taskgate.client.answers import Rows, body_of, check, items_of, logs_of, task_of, tasks_of
 from taskgate.client.errors import NotFound, ServiceError, StillRunning, Unsendable, not_succeeded
-from taskgate.client.models import FINAL, LogPage, Stack, Task, TaskFilters, TaskOptions, TaskPage
+from taskgate.client.models import FINAL, LogPage, Queues, Stack, Task, TaskFilters, TaskOptions, TaskPage
 from taskgate.client.patience import Patience, may_pass
 from taskgate.client.steps import Answer, Params, Pause, Send, Steps
 from taskgate.contract.ids import is_task_id
@@ -78,6 +78,9 @@ class Calls:
 
     def workers(self) -> Steps[Rows]:
         return items_of((yield Send("GET", "/workers")))
+
+    def queues(self, queue: str | None) -> Steps[Queues]:
+        return cast("Queues", body_of((yield from self.patiently(Send("GET", "/queues", _params(queue=queue))))))
 
     def dead_letters(self, queue: str, limit: int) -> Steps[Sequence[Task]]:
         return tasks_of((yield Send("GET", "/dead-letters", _params(queue=queue, limit=limit)))).items

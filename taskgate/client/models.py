@@ -117,6 +117,14 @@ class LogPage(NamedTuple):
     dropped_bytes: int
 
 
+class Queues(TypedDict, total=False):
+    """What waits, runs and died. `items`: a dict each, those with most waiting first; `tenant`: who asks."""
+
+    items: list[dict[str, Any]]
+    more_queues: int
+    tenant: dict[str, Any]
+
+
 class Stack(TypedDict, total=False):
     """Where a task is. `source`: who told, `loop` or `faulthandler`; `threads`: each with its `frames`.
 
