@@ -2,7 +2,8 @@
 
 import pytest
 
-from taskgate.contract.models import Pace
+from taskgate.contract.errors import QueueFull
+from taskgate.contract.models import Limits, Pace
 from taskgate.contract.store import Store
 from tests.conftest import Clock
 from tests.contract.conftest import Hand, submission, submit
@@ -23,6 +24,22 @@ async def test_claims_are_counted_and_sharers_too(store: Store, w1: Hand, clock:
     await w1.claim_one()
     pace = await store.pace(0, "default", "echo")
     assert (pace.since_ms, pace.left, pace.per_s, pace.waiting) == (clock.now, 0, 4.0, 2)
+
+
+async def test_a_clock_that_steps_back_neither_stops_the_measuring_nor_makes_anybody_wait_for_it(
+    store: Store, w1: Hand, clock: Clock
+) -> None:
+    limits = Limits(tasks=6)
+    await submit(store, *(submission() for _ in range(6)), limits=limits)
+    clock.advance(-600_000)
+    [refused] = await store.submit([submission()], limits)
+    assert isinstance(refused, QueueFull)
+    assert refused.retry_after_s <= 1
+
+    await w1.claim_one()
+    clock.advance(1000)
+    await w1.claim_one()
+    assert (await store.pace(0, "default", "echo")).per_s == 2
 
 
 @pytest.mark.parametrize(

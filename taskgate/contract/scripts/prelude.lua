@@ -504,7 +504,7 @@ local function drain(name, count, fields, at, n, rate)
     if not at and string.sub(name, 1, 7) == "tenant:" then
         return
     end
-    at, n = at or now, (n or 0) + count
+    at, n = math.min(at or now, now), (n or 0) + count
     if now - at >= 1000 then
         local seen = n * 1000 / (now - at)
         redis.call("HSET", usage_key, fields[1], now, fields[2], 0, fields[3], rate and (rate + seen) / 2 or seen)
@@ -584,7 +584,7 @@ local function pace_of(bound)
         local name = bound.name
         local f = redis.call("HMGET", usage_key, "drain_at:" .. name, "drain_n:" .. name, "drain_rate:" .. name,
             "room_at:" .. name)
-        local span, left = now - (tonumber(f[1]) or now), tonumber(f[2]) or 0
+        local span, left = math.max(0, now - (tonumber(f[1]) or now)), tonumber(f[2]) or 0 -- clocks step back, too
         if is_idle(bound) then
             span, left = 0, 0
         end
