@@ -21,6 +21,11 @@ def logs(partition: int, task_id: str) -> str:
     return f"{task(partition, task_id)}:logs"
 
 
+def attempts(partition: int, task_id: str) -> str:
+    """Its unsuccessful attempts before the last one."""
+    return f"{task(partition, task_id)}:attempts"
+
+
 def alive(partition: int, task_id: str) -> str:
     return f"{task(partition, task_id)}:alive"
 

@@ -384,6 +384,32 @@ class QueueLook(NamedTuple):
     """Lane type, tenant and how many of its tasks could start now, were it their turn and within every limit."""
 
 
+class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An unsuccessful attempt, as scripts/prelude.lua `remember` keeps it."""
+
+    attempt: int
+    started_ms: int
+    finished_ms: int
+    worker: str
+    redriven_ms: int = 0
+    """When the redrive was that this attempt came of; 0: none."""
+    error: msgspec.Raw
+    """JSON object as in Finish, or null."""
+    effort: msgspec.Raw
+
+
+class History(NamedTuple):
+    """Unsuccessful attempts of a task before the last one, oldest first."""
+
+    attempts: list[PastAttempt]
+    lost: int
+    """So many older ones are no longer kept."""
+    redriven_ms: int
+    """When the last redrive was; 0: there was none."""
+    version: int
+    """The task's, when this was read."""
+
+
 class Mark(NamedTuple):
     """A point in a tenant's list: right behind the task of that time (creation, or end) and id."""
 

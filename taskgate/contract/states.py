@@ -54,9 +54,9 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.RETRYING: frozenset({Status.QUEUED, Status.CANCELED, Status.EXPIRED}),
     Status.CANCELING: frozenset({Status.CANCELED, Status.SUCCEEDED}),
     Status.SUCCEEDED: frozenset(),
-    Status.FAILED: frozenset({Status.QUEUED}),
+    Status.FAILED: frozenset({Status.QUEUED, Status.SCHEDULED}),
     Status.CANCELED: frozenset(),
     Status.EXPIRED: frozenset(),
 }
-"""`failed -> queued` is a redrive; every other final state is for ever. `retrying -> expired`: put back unstarted;
-`queued -> failed`: no live supervisor serves its type."""
+"""`failed -> queued | scheduled` is a redrive (at a rate: scheduled); every other final state is for ever. `retrying ->
+expired`: put back unstarted; `queued -> failed`: no live supervisor serves its type."""

@@ -21,6 +21,7 @@ from taskgate.contract.errors import (
     Refused,
     ResultGone,
     StoreUnavailable,
+    TaskgateError,
     TaskNotFound,
     UniqueConflict,
 )
@@ -36,11 +37,13 @@ from taskgate.contract.models import (
     Finish,
     HandBack,
     Held,
+    History,
     Kept,
     Limits,
     Mark,
     Pace,
     Page,
+    PastAttempt,
     QueueLimits,
     QueueLook,
     Report,
@@ -71,6 +74,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _to_json = msgspec.json.Encoder().encode
 _spec = msgspec.json.Decoder(TaskSpec).decode
 _fields = msgspec.structs.astuple
+_past_attempt = msgspec.json.Decoder(PastAttempt).decode
 _type_info = msgspec.json.Decoder(TypeInfo).decode
 _worker_info = msgspec.json.Decoder(WorkerInfo).decode
 
@@ -343,27 +347,47 @@ class Store:
             UniqueConflict: another live task has its unique key.
             Refused: its queue or its tenant has no room.
         """
-        partition = self.partition_of(task_id)
-        place = await self._command("HGET", keys.task(partition, task_id), "place")
-        if place is None:
-            raise TaskNotFound(task_id)
-        queue, _, owner = place.decode().split(":")
-        queues, tenants = self._bounds(limits, [queue], [owner])
-        reply = await self._redrive(
-            keys.prefix(partition), self._now(), task_id, tenant, request_id, _pack_named(queues), _pack_named(tenants)
+        [refused] = await self.redrive_letters([task_id], request_id=request_id, limits=limits, tenant=tenant)
+        if refused is not None:
+            raise refused
+
+    async def redrive_letters(
+        self,
+        task_ids: Sequence[str],
+        *,
+        request_id: str,
+        limits: Limits,
+        tenant: str = "",
+        before_ms: int = 0,
+        first_ms: int = 0,
+        rate_per_s: float = 0,
+    ) -> list[TaskgateError | None]:
+        """Redrive up to BATCH dead letters of one partition; per id None, or what `redrive` raises.
+
+        `before_ms`: NotDead are also those that failed then or later. `rate_per_s`: one after the other from
+        `first_ms` on, failed -> scheduled as far as that lies ahead.
+        """
+        partition = self.partition_of(task_ids[0])
+        places = await self._pipeline([["HGET", keys.task(partition, each), "place"] for each in task_ids])
+        known = [(place or b"").decode().split(":") for place in places]
+        queues, tenants = self._bounds(
+            limits, {queue for queue, *_ in known if queue}, {place[2] for place in known if place[0]}
         )
-        match reply:
-            case [b"ok"]:
-                return
-            case [b"not_found"]:
-                raise TaskNotFound(task_id)
-            case [b"not_dead", status]:
-                raise NotDead(status.decode())
-            case [b"unique_conflict", holder, status]:
-                raise UniqueConflict(holder.decode(), status.decode())
-            case [b"full", limit, retry_ms]:
-                raise _refusal(limit.decode(), retry_ms, queue, owner)
-        raise AssertionError(f"unknown reply {reply!r}")
+        replies = await self._redrive(
+            keys.prefix(partition),
+            self._now(),
+            tenant,
+            request_id,
+            before_ms,
+            first_ms,
+            round(1_000_000 / rate_per_s) if rate_per_s else 0,
+            _pack_named(queues),
+            _pack_named(tenants),
+            _pack(task_ids),
+        )
+        return [
+            _redriven(task_id, reply, place) for task_id, reply, place in zip(task_ids, replies, known, strict=True)
+        ]
 
     async def delete(self, task_id: str, *, tenant: str = "") -> None:
         """Delete a finished task and all that is kept of it; its idempotency key is free again.
@@ -372,7 +396,7 @@ class Store:
             TaskNotFound: there is no such task of that tenant.
             NotFinished: it has not ended.
         """
-        reply = await self._delete(keys.prefix(self.partition_of(task_id)), self._now(), task_id, tenant)
+        [reply] = await self._deleted([task_id], tenant)
         match reply:
             case [b"ok"]:
                 return
@@ -381,6 +405,14 @@ class Store:
             case [b"not_finished", status]:
                 raise NotFinished(status.decode())
         raise AssertionError(f"unknown reply {reply!r}")
+
+    async def purge_letters(self, task_ids: Sequence[str], *, before_ms: int, tenant: str = "") -> int:
+        """Delete those of up to BATCH tasks of one partition that failed before then; returns how many."""
+        return (await self._deleted(task_ids, tenant, before_ms)).count([b"ok"])
+
+    async def _deleted(self, task_ids: Sequence[str], tenant: str, dead_before_ms: int = 0) -> list[list[bytes]]:
+        prefix = keys.prefix(self.partition_of(task_ids[0]))
+        return cast(list[list[bytes]], await self._delete(prefix, self._now(), tenant, dead_before_ms, _pack(task_ids)))
 
     async def page(
         self,
@@ -544,6 +576,17 @@ class Store:
             ]
         )
         return [_event(entry) for entry in entries], int(lost or 0)
+
+    async def history(self, task_id: str) -> History:
+        """What came of a task's attempts before the last one."""
+        partition = self.partition_of(task_id)
+        entries, fields = await self._pipeline(
+            [
+                ["LRANGE", keys.attempts(partition, task_id), 0, -1],
+                ["HMGET", keys.task(partition, task_id), "history_lost", "redriven_at", "version"],
+            ]
+        )
+        return History([_past_attempt(entry) for entry in entries], *(int(field or 0) for field in fields))
 
     async def has_event(self, task_id: str, event_id: str) -> bool:
         """Whether an event of that id is still kept."""
@@ -765,6 +808,21 @@ class _Rooms(dict[tuple[str, str], Room]):
 def _refusal(limit: str, retry_ms: int, queue: str, tenant: str, room: Room | None = None) -> Refused:
     error = {"queue": QueueFull, "tenant": QuotaExceeded, "rate": RateLimited}[limit.partition("-")[0]]
     return error(limit=limit, queue=queue, tenant=tenant, retry_after_s=retry_ms / 1000, room=room)
+
+
+def _redriven(task_id: str, reply: list[Any], place: Sequence[str]) -> TaskgateError | None:
+    match reply:
+        case [b"ok"]:
+            return None
+        case [b"not_found"]:
+            return TaskNotFound(task_id)
+        case [b"not_dead", status]:
+            return NotDead(status.decode())
+        case [b"unique_conflict", holder, status]:
+            return UniqueConflict(holder.decode(), status.decode())
+        case [b"full", limit, retry_ms]:
+            return _refusal(limit.decode(), retry_ms, place[0], place[2])
+    raise AssertionError(f"unknown reply {reply!r}")
 
 
 def _submitted(

@@ -116,7 +116,8 @@ def _check_measured(names: set[str], records: dict[str, TaskRecord]) -> None:
 def _kept(found: dict[str, Any], task_id: str) -> int:
     """Bytes that retention counts for a finished task."""
     record = found[f"{PREFIX}task:{task_id}"]
-    return 2048 + len(record.get(b"payload", b"")) + len(record.get(b"result", b"")) + int(record.get(b"logs", 0))
+    texts = len(record.get(b"payload", b"")) + len(record.get(b"result", b""))
+    return 2048 + texts + int(record.get(b"logs", 0)) + int(record.get(b"history", 0))
 
 
 def _check_indexes(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:

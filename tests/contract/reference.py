@@ -292,7 +292,7 @@ class Reference:
             return "unique_conflict"
         if self._full(task, policy, leaving):
             return "full"
-        task.attempt, task.worker, task.redriven = 0, "", request_id
+        task.attempt, task.worker, task.redriven, task.epoch = 0, "", request_id, max(1, task.epoch)
         task.deadline_ms, task.met, task.spilled = None, False, False
         self._enqueue(task)
         return "ok"

@@ -17,6 +17,7 @@ NAMES: dict[str, Callable[[int], str]] = {
     "events": lambda p: keys.events(p, "T"),
     "logs": lambda p: keys.logs(p, "T"),
     "alive": lambda p: keys.alive(p, "T"),
+    "attempts": lambda p: keys.attempts(p, "T"),
     "wake": lambda p: keys.wake(p, "q", "t"),
     "nudge": lambda p: keys.nudge(p, "w"),
     "beats": keys.beats,
@@ -30,7 +31,8 @@ NAMES: dict[str, Callable[[int], str]] = {
     "deletions": keys.deletions,
 }
 PATTERNS = {
-    r"task:<id>", r"task:<id>:events", r"task:<id>:logs", r"task:<id>:alive", r"queues", r"lanes:<q>",
+    r"task:<id>", r"task:<id>:events", r"task:<id>:logs", r"task:<id>:alive", r"task:<id>:attempts", r"queues",
+    r"lanes:<q>",
     r"lane:<q>:<type>", r"ready:<q>:<type>:<tenant>", r"due", r"held:<worker>", r"beats", r"dead:<q>", r"final",
     r"heavy", r"all:<tenant>", r"letters:<tenant>", r"idem:<tenant>:<hash>", r"unique:<tenant>:<hash>",
     r"usage", r"wake:<q>:<type>", r"worker:<worker>",
@@ -76,6 +78,7 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
     assert {_pattern(key.decode()) for key in seen} == PATTERNS
     for name in (keys.task, keys.events, keys.logs, keys.alive):
         assert name(0, succeeds.id).encode() in seen
+    assert keys.attempts(0, retries.id).encode() in seen
     for shared in (keys.beats(0), keys.usage(0), keys.worker(0, "w1"), keys.wake(0, "default", "echo")):
         assert shared.encode() in seen
 

@@ -78,10 +78,12 @@ local function finish(item)
     tally_running(task.place, -1)
     if WAITING[status] then
         redis.call("HSET", key, unpack(fields))
+        remember(key, error, now)
         requeue(id, task, task.attempt, delay_ms, true, more)
     else
         local kept = status == "failed" and dead_retention_ms or retention_ms
-        local bytes = not task.reported and task.bytes + (status == "succeeded" and #result or 0) or nil
+        local plain = epoch == 1 and not task.reported -- else it may have output, or a history
+        local bytes = plain and task.bytes + (status == "succeeded" and #result or 0) or nil
         finish_record(id, task.place, status, kept, task.version, task.attempt, more, fields, bytes,
             task.unique)
     end

@@ -9,6 +9,7 @@ end
 
 local TASK_BYTES = 2048 -- what admission counts for a task besides its payload
 local EVENTS_KEPT = 500
+local HISTORY_ATTEMPTS, HISTORY_BYTES = 20, 32768 -- kept of a task's unsuccessful attempts before its last one
 local IDEMPOTENCY_MS = 86400000
 local HEAVY_BYTES = 1024 -- of payload and result: what is dropped before whole tasks are
 local BELT_MS = 86400000 -- trim deletes at the purge time; the TTL is the belt behind it
@@ -212,9 +213,28 @@ local function final_member(queue, tenant, id, bytes, mark)
     return string.format("%s:%s:%s:%d%s", queue, tenant, id, bytes, mark or "")
 end
 
+-- And of these, how much its history takes; 0: it has none.
 local function kept_bytes(key)
-    local logs = tonumber(redis.call("HGET", key, "logs")) or 0
-    return TASK_BYTES + redis.call("HSTRLEN", key, "payload") + redis.call("HSTRLEN", key, "result") + logs
+    local f = redis.call("HMGET", key, "logs", "history")
+    local logs, history = tonumber(f[1]) or 0, tonumber(f[2]) or 0
+    return TASK_BYTES + redis.call("HSTRLEN", key, "payload") + redis.call("HSTRLEN", key, "result") + logs + history,
+        history
+end
+
+-- Put an unsuccessful attempt, as the record has it now, into the task's history: what comes next overwrites it there.
+-- The newest always stays. `error`: JSON, "" for none.
+local function remember(key, error, finished)
+    local f = redis.call("HMGET", key, "attempt", "started", "worker", "effort", "redriven_at", "history",
+        "history_lost")
+    local entry = string.format(
+        '{"attempt":%d,"started_ms":%d,"finished_ms":%d,"worker":"%s","redriven_ms":%d,"error":%s,"effort":%s}',
+        f[1], f[2], finished, f[3], f[5] or 0, error == "" and "null" or error, f[4] or "null")
+    local kept, lost = (tonumber(f[6]) or 0) + #entry, tonumber(f[7]) or 0
+    local count = redis.call("RPUSH", key .. ":attempts", entry)
+    while count > 1 and (count > HISTORY_ATTEMPTS or kept > HISTORY_BYTES) do
+        kept, lost, count = kept - #redis.call("LPOP", key .. ":attempts"), lost + 1, count - 1
+    end
+    redis.call("HSET", key, "history", kept, "history_lost", lost)
 end
 
 -- The entry in `final` of a finished task that still has its record.
@@ -253,7 +273,7 @@ end
 local function purge(member)
     local queue, tenant, id = string.match(member, "^([^:]+):([^:]+):([^:]+)")
     local key = prefix .. "task:" .. id
-    redis.call("UNLINK", key, key .. ":events", key .. ":logs", key .. ":alive")
+    redis.call("UNLINK", key, key .. ":events", key .. ":logs", key .. ":alive", key .. ":attempts")
     redis.call("ZREM", prefix .. "all:" .. tenant, id)
     leave_letters(queue, tenant, id)
     redis.call("ZREM", prefix .. "heavy", member)
@@ -338,7 +358,7 @@ end
 
 -- any -> final. The caller has taken the task out of where it was. `more`: as in tell_status; `fields`: names and
 -- values to write with it, nil for none; `bytes`: what it keeps, nil to have it measured, as it must where it may have
--- output; `unique`: the hash of its unique key, false for none, nil to have it looked up; `mark`: as in final_member.
+-- output or a history; `unique`: the hash of its unique key, false for none, nil to have it looked up; `mark`: as in final_member.
 local function finish_record(id, place, status, retention_ms, version, attempt, more, fields, bytes, unique, mark)
     local key = prefix .. "task:" .. id
     local queue, _, tenant = place_parts(place)
@@ -352,8 +372,16 @@ local function finish_record(id, place, status, retention_ms, version, attempt, 
     redis.call("HSET", key, "status", status, "version", version, "finished", now, "purge", purge_ms,
         unpack(fields or {}))
     if not bytes then
-        bytes = kept_bytes(key)
+        local history
+        bytes, history = kept_bytes(key)
         redis.call("PEXPIRE", key .. ":logs", retention_ms + BELT_MS)
+        if history > 0 and status == "failed" then
+            redis.call("PEXPIRE", key .. ":attempts", retention_ms + BELT_MS)
+        elseif history > 0 then -- it is shown with dead letters alone
+            bytes = bytes - history
+            redis.call("UNLINK", key .. ":attempts")
+            redis.call("HDEL", key, "history", "history_lost")
+        end
     end
     local member = final_member(queue, tenant, id, bytes, mark)
     redis.call("ZADD", prefix .. "final", purge_ms, member)

@@ -38,6 +38,7 @@ local function lost(id, task)
     elseif task.attempt >= max_attempts(id) then
         finish_record(id, task.place, "failed", dead_retention_ms, task.version, task.attempt, more)
     else
+        remember(prefix .. "task:" .. id, error, now)
         requeue(id, task, task.attempt, 0, true, more)
     end
 end

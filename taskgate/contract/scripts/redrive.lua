@@ -1,60 +1,114 @@
 #!lua
--- Give a dead letter a fresh set of attempts: failed -> queued. Its events are kept.
--- Replies {"ok"}, {"not_found"}, {"not_dead", status}, {"full", limit, retry_ms} or, where another
--- live task has its unique key, {"unique_conflict", task_id, status}.
-local id = ARGV[2] -- string
-local tenant = ARGV[3] -- string whose task it must be; "" is anybody's
-local request_id = ARGV[4] -- string a repeat of the same request answers ok
-local queue_limits = cmsgpack.unpack(ARGV[5]) -- list   of {queue, models.QueueLimits...}: that of its queue
-local tenant_limits = cmsgpack.unpack(ARGV[6]) -- list   of {tenant, models.TenantLimits...}: of its tenant, if any
+-- Give dead letters a fresh set of attempts: failed -> queued | scheduled. Their events and their history are kept.
+-- Replies per id {"ok"}, {"not_found"}, {"not_dead", status}, {"full", limit, retry_ms} or, where another live task has
+-- its unique key, {"unique_conflict", task_id, status}.
+local tenant = ARGV[2] -- string whose tasks they must be; "" is anybody's
+local request_id = ARGV[3] -- string a repeat of the same request answers ok
+local before_ms = tonumber(ARGV[4]) -- int    only what failed before then: not what has failed again since; 0: any
+local first_ms = tonumber(ARGV[5]) -- int    when the first of them starts; 0: all at once
+local step_us = tonumber(ARGV[6]) -- int    from one start to the next
+local queue_limits = cmsgpack.unpack(ARGV[7]) -- list   of {queue, models.QueueLimits...}: those of all of them
+local tenant_limits = cmsgpack.unpack(ARGV[8]) -- list   of {tenant, models.TenantLimits...}: those that have any
+local ids = cmsgpack.unpack(ARGV[9]) -- list   of task ids
 
-local key = prefix .. "task:" .. id
-local f = redis.call("HMGET", key, "status", "place", "version", "score", "bytes", "redriven", "unique")
-local status, place = f[1], f[2]
-if not status then
-    return { "not_found" }
+local queues, tenants = {}, {}
+for _, limits in ipairs(queue_limits) do
+    queues[limits[1]] = bound_of("queue", limits)
 end
-local queue, _, owner = place_parts(place)
-if tenant ~= "" and owner ~= tenant then
-    return { "not_found" }
+for _, limits in ipairs(tenant_limits) do
+    tenants[limits[1]] = bound_of("tenant", limits)
 end
-if f[6] == request_id then
+
+local refusals = {}
+
+-- As refusal, but all letters of a call together take one place in the virtual row.
+local function refusal_of(queue, owner, bytes)
+    local name = queue .. ":" .. owner
+    if not refusals[name] then
+        refusals[name] = refusal(queues[queue], tenants[owner], nil, bytes)
+        return refusals[name]
+    end
+    local is_full = full(queues[queue], bytes) or tenants[owner] and full(tenants[owner], bytes)
+    return is_full and refusals[name]
+end
+
+local started = 0
+
+-- Put it where tasks wait: in its old place or, at a rate, where its start is due.
+local function wait_again(id, key, place, score)
+    local start = first_ms + math.floor(started * step_us / 1000)
+    started = started + 1
+    if start > now then
+        redis.call("HSET", key, "status", "scheduled", "due", start)
+        set_due(id, start)
+        return "scheduled"
+    end
+    redis.call("HSET", key, "status", "queued")
+    enqueue(id, place, score)
+    return "queued"
+end
+
+local function redrive(id)
+    local key = prefix .. "task:" .. id
+    local f = redis.call("HMGET", key, "status", "place", "version", "score", "bytes", "redriven", "unique", "worker",
+        "error", "finished", "epoch")
+    local status, place, unique = f[1], f[2], f[7]
+    if not status then
+        return { "not_found" }
+    end
+    local queue, _, owner = place_parts(place)
+    if tenant ~= "" and owner ~= tenant then
+        return { "not_found" }
+    end
+    if f[6] == request_id then
+        return { "ok" }
+    end
+    if status ~= "failed" or (before_ms > 0 and tonumber(f[10]) >= before_ms) then
+        return { "not_dead", status }
+    end
+    if unique then
+        local holder, holder_status = holder_of(owner, unique)
+        if holder then
+            return { "unique_conflict", holder, holder_status }
+        end
+    end
+    local version, bytes = tonumber(f[3]) + 1, tonumber(f[5])
+    local refused = refusal_of(queue, owner, bytes)
+    if refused then
+        return refused
+    end
+    admit(queues[queue], tenants[owner], nil)
+    leave_final(member_of(key, queue, owner, id))
+    leave_letters(queue, owner, id)
+    if f[8] and f[8] ~= "" then -- else no attempt ended it
+        remember(key, f[9] or "", f[10])
+    end
+    -- An epoch of 1 is that of a first claim, which comes right after the submission.
+    redis.call("HSET", key, "version", version, "attempt", 0, "worker", "", "redriven", request_id, "redriven_at", now,
+        "epoch", math.max(1, tonumber(f[11])))
+    redis.call("HDEL", key, "finished", "purge", "deadline", "started", "met", "error", "spilled")
+    for _, part in ipairs({ "", ":events", ":logs", ":attempts" }) do
+        redis.call("PERSIST", key .. part)
+    end
+    if unique then
+        take_unique(id, owner, unique)
+    end
+    local waits = wait_again(id, key, place, f[4])
+    tally_waiting(place, bytes, 1)
+    tally_delayed(place, waits, 1)
+    tell_status(id, version, waits, 0, ',"reason":"redrive"')
     return { "ok" }
 end
-if status ~= "failed" then
-    return { "not_dead", status }
+
+local replies = {}
+for i, id in ipairs(ids) do
+    replies[i] = redrive(id)
 end
-if f[7] then
-    local holder, holder_status = holder_of(owner, f[7])
-    if holder then
-        return { "unique_conflict", holder, holder_status }
-    end
+for _, limits in ipairs(queue_limits) do
+    close_bound(queues[limits[1]])
 end
-local version, bytes = tonumber(f[3]) + 1, tonumber(f[5])
-local queue_bound = bound_of("queue", queue_limits[1])
-local tenant_bound = tenant_limits[1] and bound_of("tenant", tenant_limits[1])
-local refused = refusal(queue_bound, tenant_bound, nil, bytes)
-if refused then
-    close_bound(queue_bound)
-    close_bound(tenant_bound)
-    return refused
+for _, limits in ipairs(tenant_limits) do
+    close_bound(tenants[limits[1]])
 end
-admit(queue_bound, tenant_bound, nil)
-close_bound(queue_bound)
-close_bound(tenant_bound)
-redis.call("HSET", key, "status", "queued", "version", version, "attempt", 0, "worker", "", "redriven", request_id)
-redis.call("HDEL", key, "finished", "purge", "deadline", "started", "met", "error")
-redis.call("PERSIST", key)
-redis.call("PERSIST", key .. ":events")
-redis.call("PERSIST", key .. ":logs")
-leave_final(member_of(key, queue, owner, id))
-redis.call("HDEL", key, "spilled")
-leave_letters(queue, owner, id)
-if f[7] then
-    take_unique(id, owner, f[7])
-end
-enqueue(id, place, f[4])
-tally_waiting(place, bytes, 1)
-tell_status(id, version, "queued", 0, ',"reason":"redrive"')
 settle()
-return { "ok" }
+return replies
