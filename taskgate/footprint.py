@@ -1,7 +1,8 @@
-"""The most memory that a supervisor with its children may use: what is compared with what the machine gives."""
+"""The most memory that processes and Redis may use: what is compared with what the machine gives."""
 
 from collections.abc import Sequence
 
+from taskgate.policy import OTHERS
 from taskgate.settings import Settings
 
 _MIB = 1024**2
@@ -9,6 +10,25 @@ PROCESS_BYTES = 96 * _MIB
 """A supervisor, and a child with its handlers loaded: each took 40 to 60 MiB when measured."""
 PIPELINE = 128
 """Tasks that a sync child may be given ahead, where they take milliseconds."""
+
+TASK_BYTES = 2048
+"""What admission counts for a task besides its payload."""
+
+
+def waiting_bytes(settings: Settings) -> int:
+    """Of tasks that may wait in the queues that are named here; each other one that clients name may have as much."""
+    return sum(settings.limits.of_queue(name).bytes for name in named_queues(settings))
+
+
+def named_queues(settings: Settings) -> list[str]:
+    """By the policy and as those to work on; `default`, if none is named for that."""
+    return sorted((settings.policy.queues.keys() - {OTHERS}) | set(settings.queues or ("default",)))
+
+
+def spilled_bytes(settings: Settings) -> int:
+    """Of dead letters of kind `overflow`; they are among what finished tasks may keep (RETENTION_BYTES)."""
+    said = settings.policy
+    return sum(int(one.spill_bytes) for name in said.queues if (one := said.queue(name)).on_full == "spill")
 
 
 def worst_case_bytes(settings: Settings, limits_mb: Sequence[int | None]) -> int:

@@ -1,13 +1,15 @@
 """Service commands: up, gateway, worker, and what looks at their settings without starting anything."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taskgate.cli.text import ExitCode, fail, print_json
+from taskgate.cli.text import ExitCode, fail, plain, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from taskgate.cli.configuration import Configuration
 
 
@@ -84,7 +86,8 @@ def settings(
 ) -> None:
     """Show every setting and where it came from.
 
-    Its value (secrets are masked), whether option, environment or default gave it, and what it means.
+    Its value (secrets are masked), whether option, environment or default gave it, and what it means; of a policy file
+    also what it says.
 
     Examples:
 
@@ -101,11 +104,24 @@ def settings(
         (name, configuration.shown(name), configuration.sources[name], field.description or "")
         for name, field in Settings.model_fields.items()
     ]
+    said = configuration.settings.policy.model_dump(mode="json", exclude_unset=True)
     if as_json:
         keys = ("value", "source", "description")
-        print_json({name: dict(zip(keys, rest, strict=True)) for name, *rest in rows})
+        found: dict[str, dict[str, Any]] = {name: dict(zip(keys, rest, strict=True)) for name, *rest in rows}
+        found["policy_file"]["policy"] = said
+        print_json(found)
     else:
         print_table(("SETTING", "VALUE", "FROM", "MEANING"), [(PREFIX + name.upper(), *rest) for name, *rest in rows])
+        for line in _policy_lines(said):
+            print(line)
+
+
+def _policy_lines(said: "Mapping[str, Mapping[str, Mapping[str, Any]]]") -> "Iterator[str]":
+    """What the file says, a line for each queue and tenant."""
+    for kind, named in said.items():
+        for name, given in named.items():
+            words = ", ".join(f"{key} = {plain(value)}" for key, value in given.items())
+            yield f"policy: {kind}.{plain(name)}: {words}"
 
 
 def doctor(

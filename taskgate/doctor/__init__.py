@@ -2,6 +2,7 @@
 
 from taskgate.doctor.finding import Finding, Level
 from taskgate.doctor.machine import machine
+from taskgate.doctor.policy import policy
 from taskgate.doctor.server import embedded, server
 from taskgate.doctor.startup import look_at_redis
 from taskgate.settings import Settings
@@ -11,4 +12,8 @@ __all__ = ["Finding", "Level", "examine", "look_at_redis"]
 
 def examine(settings: Settings) -> list[Finding]:
     """Every check, the machine's first. Changes nothing on the server, and starts none."""
-    return [*machine(settings), *(embedded(settings) if settings.redis_url is None else server(settings))]
+    return [
+        *machine(settings),
+        *policy(settings),
+        *(embedded(settings) if settings.redis_url is None else server(settings)),
+    ]

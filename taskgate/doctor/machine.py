@@ -8,7 +8,7 @@ from pathlib import Path
 from taskgate import platform
 from taskgate.doctor.finding import Finding, judge, mib
 from taskgate.doctor.handlers import declared
-from taskgate.footprint import shortage, worst_case_bytes
+from taskgate.footprint import shortage, waiting_bytes, worst_case_bytes
 from taskgate.settings import Settings, cpus
 
 _CHILD_DESCRIPTORS = 8
@@ -87,7 +87,7 @@ def _memory(settings: Settings) -> Iterator[Finding]:
     needed = children * _CHILD_BYTES + _SUPERVISOR_BYTES + settings.gateway_processes * _GATEWAY_BYTES
     kept = 0
     if settings.redis_url is None:
-        needed += settings.queue_limit_bytes
+        needed += waiting_bytes(settings)
         kept = settings.retention_bytes
     yield judge(
         "memory",
@@ -95,8 +95,8 @@ def _memory(settings: Settings) -> Iterator[Finding]:
         "handlers use",
         fail=limit < needed / 2,
         warn=limit < needed + kept,
-        advice="give it more (container: memory limit), or lower --worker-processes, --queue-limit-bytes or "
-        "--retention-bytes",
+        advice="give it more (container: memory limit), or lower --worker-processes, --queue-limit-bytes (or "
+        "limit_bytes in the policy) or --retention-bytes",
     )
 
 

@@ -15,6 +15,7 @@ from taskgate.contract.store import Store
 from taskgate.doctor.finding import Finding, Level, judge, mib
 from taskgate.doctor.machine import disk
 from taskgate.embedded import Embedded, EmbeddedError
+from taskgate.footprint import waiting_bytes
 from taskgate.settings import Settings, SettingsError
 
 _OLDEST = (7, 0)
@@ -30,7 +31,7 @@ class _Server(NamedTuple):
 def embedded(settings: Settings) -> list[Finding]:
     """The Valkey that `up` brings: that it can be started, or, when it runs already, that it is sound."""
     valkey = Embedded(settings.data_dir)
-    most_bytes = settings.queue_limit_bytes + settings.retention_bytes
+    most_bytes = waiting_bytes(settings) + settings.retention_bytes
     findings = [_binary(valkey), _folder(valkey), disk(settings.data_dir, most_bytes=most_bytes)]
     if valkey.answers():
         findings += server(settings.model_copy(update={"redis_url": SecretStr(valkey.url)}))
@@ -153,7 +154,7 @@ def _eviction(found: _Server, settings: Settings) -> Finding:
 def _room(info: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
     maxmemory = int(info.get("maxmemory", 0))
     if maxmemory:
-        wanted = settings.queue_limit_bytes + settings.retention_bytes
+        wanted = waiting_bytes(settings) + settings.retention_bytes
         yield judge(
             "maxmemory",
             f"{mib(maxmemory)}, {mib(int(info.get('used_memory', 0)))} used",

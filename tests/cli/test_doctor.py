@@ -195,6 +195,60 @@ def test_handlers_that_do_not_load_are_a_failure(tmp_path: Path) -> None:
     assert "no.such.module" in finding.found
 
 
+def with_policy(tmp_path: Path, said: str, **options: Any) -> Settings:
+    path = tmp_path / "policy.toml"
+    path.write_text(said)
+    return load({}, data_dir=tmp_path, policy_file=path, **options)
+
+
+def test_the_policy_is_told_with_what_it_allows_to_wait(tmp_path: Path) -> None:
+    none = look(load({}, data_dir=tmp_path))["policy"]
+    assert (none.level, none.found) == (Level.OK, "none; up to 256 MiB may wait in default")
+    said = '[queues.mail]\nlimit_bytes = "100 MiB"\n[queues."*"]\nlimit_bytes = "7 MiB"\n[tenants."*"]\nweight = 2\n'
+    found = look(with_policy(tmp_path, said))
+    assert found["policy"].found.endswith("policy.toml: 2 queues, 1 tenants; up to 107 MiB may wait in default, mail")
+    assert found["policy"].level is Level.OK
+    assert not {"tenants", "spill", "largest task"} & found.keys()
+
+
+def test_memory_and_disk_are_for_all_queues_that_may_be_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "memory_bytes", lambda: 3 << 30)
+    assert levels(with_policy(tmp_path, "", worker_processes=1))["memory"] is Level.OK
+    large = with_policy(tmp_path, '[queues.bulk]\nlimit_bytes = "2 GiB"\n', worker_processes=1)
+    assert levels(large)["memory"] is Level.WARN
+    monkeypatch.setattr(platform, "free_bytes", lambda _: 6 << 30)
+    assert levels(with_policy(tmp_path, ""))["disk"] is Level.OK
+    large = with_policy(tmp_path, '[queues.bulk]\nlimit_bytes = "2 GiB"\n')
+    assert "13,312 MiB hold what the limits allow" in look(large)["disk"].advice
+
+
+def test_maxmemory_must_hold_all_queues_that_the_policy_names(own_server: Server, tmp_path: Path) -> None:
+    bounded = configure(own_server, maxmemory="2gb")
+    assert levels(bounded)["maxmemory"] is Level.OK
+    large = with_policy(tmp_path, '[queues.bulk]\nlimit_bytes = "1 GiB"\n', redis_url=own_server.url)
+    assert levels(large)["maxmemory"] is Level.WARN
+
+
+def test_what_of_a_policy_can_never_work_is_told(tmp_path: Path) -> None:
+    said = """
+[queues.mail]
+limit_bytes = "1 MB"
+on_full = "spill"
+spill_bytes = "2 GiB"
+[tenants.gold]
+limit_bytes = 4_000_000
+"""
+    found = look(with_policy(tmp_path, said))
+    assert (found["tenants"].level, found["spill"].level, found["largest task"].level) == (Level.WARN,) * 3
+    assert "nobody is gold: --tenant-header" in found["tenants"].advice
+    assert "--retention-bytes" in found["spill"].advice
+    assert "limit_bytes of queues.mail:" in found["largest task"].advice
+    options = {"tenant_header": "X-Tenant", "retention_bytes": "3 GiB", "max_body_bytes": 500_000}
+    sound = look(with_policy(tmp_path, said, **options))
+    assert (sound["tenants"].level, sound["spill"].level) == (Level.OK, Level.OK)
+    assert "largest task" not in sound
+
+
 def test_exit_code_and_output(cli: Cli, own_server: Server, tmp_path: Path) -> None:
     sound = cli("doctor", "--redis-url", own_server.url)
     assert sound.exit_code == 0

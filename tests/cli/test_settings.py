@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pydantic import ByteSize
@@ -48,6 +49,21 @@ def test_options_win_over_the_environment_and_each_source_is_shown(cli: Cli) -> 
     assert (found["queues"]["value"], found["queues"]["source"]) == ("a,b", "environment")
     assert (found["lease_s"]["value"], found["lease_s"]["source"]) == ("6.0", "default")
     assert all(one["description"] for one in found.values())
+
+
+def test_what_the_policy_file_says_is_shown(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('[queues.mail]\nlimit_bytes = "1 MiB"\non_full = "spill"\n[tenants."*"]\nrate_per_s = 5\n')
+    shown = cli("settings", "--policy-file", str(path)).stdout
+    found = json.loads(cli("settings", "--policy-file", str(path), "--json").stdout)["policy_file"]
+
+    assert shown.splitlines()[-2:] == [
+        "policy: queues.mail: limit_bytes = 1048576, on_full = spill",
+        "policy: tenants.*: rate_per_s = 5.0",
+    ]
+    assert (found["value"], found["source"]) == (str(path), "option")
+    said = {"queues": {"mail": {"limit_bytes": 1 << 20, "on_full": "spill"}}, "tenants": {"*": {"rate_per_s": 5.0}}}
+    assert found["policy"] == said
 
 
 def test_a_switch_is_a_flag(cli: Cli) -> None:
