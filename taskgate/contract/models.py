@@ -174,6 +174,13 @@ class Claimed(msgspec.Struct, frozen=True):
         return self.claimed_ms - max(self.created_ms + self.spec.delay_ms, self.spec.run_at_ms)
 
 
+class Taken(list[Claimed]):
+    """What a claim took."""
+
+    fresh_waits: bool = False
+    """Tasks that need a fresh process wait, and there was none for them."""
+
+
 class Served(NamedTuple):
     """A task type a supervisor can run."""
 

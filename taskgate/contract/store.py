@@ -50,6 +50,7 @@ from taskgate.contract.models import (
     Room,
     Served,
     Submission,
+    Taken,
     TaskRecord,
     TaskSpec,
     TenantLimits,
@@ -164,9 +165,9 @@ class Store:
         return of_queues, {name: found.share(count) for name, found in of_tenants.items() if found != UNLIMITED}
 
     async def beat(
-        self, partition: int, worker: WorkerInfo, *, held: Sequence[Held], served: Sequence[Served]
+        self, partition: int, worker: WorkerInfo, *, held: Sequence[Held], served: Sequence[Served], shares: str = ""
     ) -> BeatAnswer:
-        """Say that a supervisor lives and what it holds; learn what it should know."""
+        """Say that a supervisor lives and what it holds; learn what it should know. `shares`: as in `claim`."""
         reply = await self._beat(
             keys.prefix(partition),
             self._now(),
@@ -174,7 +175,8 @@ class Store:
             worker.lease_ms,
             _to_json(worker),
             _pack(held),
-            _pack(served),
+            self._pack_served(served),
+            shares,
         )
         now, counter, lost, unknown, canceling, next_due, claimable, suspects, beats = reply
         return BeatAnswer(
@@ -198,11 +200,16 @@ class Store:
         free_sync: int,
         free_async: int,
         free_alone: int = 0,
+        free_fresh: int = 0,
+        fresh_takes: int = 1,
         lease_ms: int,
-    ) -> list[Claimed]:
+        shares: str = "",
+    ) -> Taken:
         """Take tasks for free slots: queued -> running. Never repeat it blindly: its effect is new each time.
 
-        `free_alone`: slots, of children that run nothing beside, for async tasks that must run alone.
+        `free_alone`: slots, of children that run nothing beside, for async tasks that must run alone. `free_fresh`:
+        children that have run nothing; each task of a type that needs one takes `fresh_takes` of `free_sync` with it.
+        `shares`: weights and limits of tenants (contract/shares.py).
 
         Raises:
             NoSuchWorker: the supervisor has not beaten, or was reaped.
@@ -213,15 +220,19 @@ class Store:
             worker_id,
             lease_ms,
             free_sync,
+            free_fresh,
+            fresh_takes,
             free_async,
             free_alone,
             CLAIM_BYTES,
             self._retention_ms,
-            _pack(served),
+            shares,
+            self._pack_served(served),
         )
         if reply[0] == b"no_worker":
             raise NoSuchWorker(worker_id)
-        claimed, broken = [], []
+        claimed, broken = Taken(), []
+        claimed.fresh_waits = bool(reply[3])
         for task_id, epoch, attempt, created, raw_spec, payload, checkpoint, neighbours in reply[2]:
             try:
                 spec = _spec(raw_spec)
@@ -244,6 +255,13 @@ class Store:
         if broken:  # ended here: raised, they would end one supervisor after the other
             await self.finish(partition, worker_id, broken)
         return claimed
+
+    def _pack_served(self, served: Sequence[Served]) -> bytes:
+        """Each partition has its part of a type's limit, rounded up."""
+        parts = len(self.partitions)
+        if parts > 1:
+            served = [each._replace(concurrency=-(-each.concurrency // parts)) for each in served]
+        return _pack(served)
 
     async def finish(self, partition: int, worker_id: str, items: Sequence[Finish]) -> list[str]:
         """End attempts. Per item the new status, `done` (this token had ended it), `stale` or `not_found`."""

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from taskgate.contract.models import (
     Report,
     Served,
     Submission,
+    Taken,
     TaskRecord,
     TaskSpec,
     WorkerInfo,
@@ -84,19 +86,19 @@ class Hand:
         self.id = worker_id
         self.last_beat = BeatValue(0, LEASE_MS)
 
-    async def beat(self, *held: Claimed, served: list[Served] = SERVED) -> BeatAnswer:
+    async def beat(self, *held: Claimed, served: list[Served] = SERVED, shares: str = "") -> BeatAnswer:
         names = [Held(task.id, task.epoch) for task in held]
-        answer = await self.store.beat(0, worker_info(self.id), held=names, served=served)
+        answer = await self.store.beat(0, worker_info(self.id), held=names, served=served, shares=shares)
         self.last_beat = answer.beats[self.id]
         return answer
 
-    async def claim(self, sync: int = 1, *, free_async: int = 0, served: list[Served] = SERVED) -> list[Claimed]:
+    async def claim(self, sync: int = 1, *, free_async: int = 0, served: list[Served] = SERVED, **more: Any) -> Taken:
         return await self.store.claim(
-            0, self.id, served=served, free_sync=sync, free_async=free_async, lease_ms=LEASE_MS
+            0, self.id, served=served, free_sync=sync, free_async=free_async, lease_ms=LEASE_MS, **more
         )
 
-    async def claim_one(self) -> Claimed:
-        [task] = await self.claim()
+    async def claim_one(self, **more: Any) -> Claimed:
+        [task] = await self.claim(**more)
         return task
 
     async def finish(self, task: Claimed, outcome: str = "succeeded", **more: object) -> str:

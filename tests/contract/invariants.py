@@ -15,7 +15,7 @@ from tests.contract import orders
 PREFIX = keys.prefix(0)
 FOR_EVER = (
     "queues", "lanes:", "lane:", "ready:", "wake:", "due", "held:", "beats", "dead:", "final", "heavy", "all:", "usage",
-    "letters:", "types", "places:", "blocked:", "capped:", "capped-type:", "unique:",
+    "letters:", "types", "places:", "blocked:", "capped", "turns:", "unique:",
 )  # fmt: skip
 """Indexes whose entries the other checks account for, one by one; anything else must end by itself."""
 

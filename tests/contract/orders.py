@@ -93,6 +93,10 @@ def _check_lanes(found: Found, records: Records, blocked: set[str]) -> None:
     }
     assert stored == scores
     assert members(found, "lane:", "lanes:", "queues") == wanted
+    assert members(found, "capped").get("capped", set()) == {name.removeprefix("capped:") for name in capped}
+    for name in members(found, "turns:"):
+        order = name.removeprefix("turns:")
+        assert (f"lane:{order}" if ":" in order else f"lanes:{order}") in wanted, f"{name} was left behind"
     for name in capped:
         tenant = name.removeprefix("capped:")
         assert any(spec.tenant == tenant for spec in running), f"nothing will put {tenant} back"

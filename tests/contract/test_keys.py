@@ -7,7 +7,9 @@ import pytest
 from redis.asyncio import Redis
 
 from taskgate.contract import keys
+from taskgate.contract.models import Served
 from taskgate.contract.script import FOLDER
+from taskgate.contract.shares import Share, shares
 from taskgate.contract.store import Store
 from tests.conftest import Clock
 from tests.contract.conftest import Hand, submission, submit
@@ -35,7 +37,8 @@ PATTERNS = {
     r"lanes:<q>",
     r"lane:<q>:<type>", r"ready:<q>:<type>:<tenant>", r"due", r"held:<worker>", r"beats", r"dead:<q>", r"final",
     r"heavy", r"all:<tenant>", r"letters:<tenant>", r"idem:<tenant>:<hash>", r"unique:<tenant>:<hash>",
-    r"usage", r"wake:<q>:<type>", r"worker:<worker>",
+    r"usage", r"wake:<q>:<type>", r"worker:<worker>", r"turns:<q>", r"turns:<q>:<type>", r"capped", r"capped:<tenant>",
+    r"capped-type:<type>", r"places:<type>:<tenant>:<hash>", r"blocked:<type>:<tenant>:<hash>",
 }  # fmt: skip
 """What the scripts may write, of the table in docs/architecture.md."""
 
@@ -74,6 +77,8 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
     await w1.finish(retries, "retry", retry_delay_ms=1)
     await w2.reap(w1)
     seen |= {key async for key in redis_client.scan_iter(count=1000)}
+    await _bring_to_their_limits(store, w2)
+    seen |= {key async for key in redis_client.scan_iter(count=1000)}
 
     assert {_pattern(key.decode()) for key in seen} == PATTERNS
     for name in (keys.task, keys.events, keys.logs, keys.alive):
@@ -83,13 +88,27 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
         assert shared.encode() in seen
 
 
+async def _bring_to_their_limits(store: Store, hand: Hand) -> None:
+    """A tenant, a type and a concurrency key, in a queue of their own; one of its lanes has been emptied."""
+    await submit(store, *(submission(queue="z", tenant="b", concurrency_key="k") for _ in range(2)))
+    await submit(store, *(submission("other", queue="z", tenant=tenant) for tenant in ("b", "c", "c", "d")))
+    served = [Served("z", "echo", "sync"), Served("z", "other", "sync", concurrency=1)]
+    assert len(await hand.claim(sync=9, served=served, shares=shares({"c": Share(concurrency=1)}))) == 2
+    served = [Served("z", "other", "sync", concurrency=2)]
+    assert len(await hand.claim(sync=9, served=served, shares=shares({"c": Share(concurrency=1)}))) == 1
+
+
 def _pattern(key: str) -> str:
     name = key.removeprefix(keys.prefix(0))
     name = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "<id>", name)
     name = re.sub(r"^(idem|unique):(\w+):[0-9a-f]{64}$", r"\1:<tenant>:<hash>", name)
     name = re.sub(r"^(lanes|dead):\w+$", r"\1:<q>", name)
     name = re.sub(r"^letters:\w+$", "letters:<tenant>", name)
-    name = re.sub(r"^(lane|wake):\w+:\w+$", r"\1:<q>:<type>", name)
+    name = re.sub(r"^(lane|wake|turns):\w+:\w+$", r"\1:<q>:<type>", name)
+    name = re.sub(r"^turns:\w+$", r"turns:<q>", name)
+    name = re.sub(r"^capped:\w+$", r"capped:<tenant>", name)
+    name = re.sub(r"^capped-type:\w+$", r"capped-type:<type>", name)
+    name = re.sub(r"^(places|blocked):\w+:\w+:[0-9a-f]{64}$", r"\1:<type>:<tenant>:<hash>", name)
     name = re.sub(r"^ready:\w+:\w+:\w+$", "ready:<q>:<type>:<tenant>", name)
     name = re.sub(r"^all:\w+$", "all:<tenant>", name)
     return re.sub(r"^(held|worker):\w+$", r"\1:<worker>", name)

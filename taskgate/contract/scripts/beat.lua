@@ -6,7 +6,10 @@ local worker = ARGV[2] -- string
 local lease_ms = tonumber(ARGV[3]) -- int
 local info = ARGV[4] -- JSON   models.WorkerInfo
 local held = cmsgpack.unpack(ARGV[5]) -- list   of {id, epoch}: all that the supervisor holds
-local served = cmsgpack.unpack(ARGV[6]) -- list   of {queue, type, kind}
+local served = cmsgpack.unpack(ARGV[6]) -- list   of {queue, type, kind, concurrency}
+local shares = ARGV[7] -- string as in claim.lua
+
+local TENANTS_A_BEAT = 1000
 
 local beats_key = prefix .. "beats"
 local worker_key = prefix .. "worker:" .. worker
@@ -41,6 +44,25 @@ for _, id in ipairs(redis.call("SMEMBERS", prefix .. "held:" .. worker)) do
     end
 end
 
+-- What has left its lanes for a limit that somebody has changed since would come back only when one of its tasks ends.
+local function allow_again()
+    for _, tenant in ipairs(redis.call("SRANDMEMBER", prefix .. "capped", TENANTS_A_BEAT)) do
+        local _, most = share_of(shares, tenant)
+        if most == 0 or (tonumber(redis.call("HGET", usage_key, "running:tenant:" .. tenant)) or 0) < most then
+            readmit(tenant)
+        end
+    end
+    for _, entry in ipairs(served) do
+        local task_type, most = entry[2], entry[4]
+        if redis.call("EXISTS", prefix .. "capped-type:" .. task_type) == 1 then
+            if most == 0 or (tonumber(redis.call("HGET", usage_key, "running:type:" .. task_type)) or 0) < most then
+                reopen(task_type)
+            end
+        end
+    end
+end
+
+allow_again()
 local claimable, suspects = 0, 0
 for _, entry in ipairs(served) do
     local lanes_key = prefix .. "lanes:" .. entry[1]

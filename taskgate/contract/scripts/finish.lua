@@ -75,7 +75,7 @@ local function finish(item)
         accept_submitted(id, task, submitted, retention_ms)
     end
     released[#released + 1] = id
-    tally_running(task.place, -1)
+    stops_running(task.place)
     if WAITING[status] then
         redis.call("HSET", key, unpack(fields))
         remember(key, error, now)
@@ -84,8 +84,7 @@ local function finish(item)
         local kept = status == "failed" and dead_retention_ms or retention_ms
         local plain = epoch == 1 and not task.reported -- else it may have output, or a history
         local bytes = plain and task.bytes + (status == "succeeded" and #result or 0) or nil
-        finish_record(id, task.place, status, kept, task.version, task.attempt, more, fields, bytes,
-            task.unique)
+        end_held(id, task, status, kept, more, fields, bytes)
     end
     return { "ok", status }
 end

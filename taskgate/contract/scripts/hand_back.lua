@@ -28,10 +28,10 @@ local function hand_back(item)
     local key = prefix .. "task:" .. id
     redis.call("HSET", key, "done", worker .. ":" .. epoch)
     released[#released + 1] = id
-    tally_running(task.place, -1)
+    stops_running(task.place)
     local more = ',"reason":"' .. reason .. '"'
     if task.status == "canceling" then
-        finish_record(id, task.place, "canceled", retention_ms, task.version, task.attempt, more)
+        end_held(id, task, "canceled", retention_ms, more)
         return { "ok", "canceled" }
     end
     if reason == "neighbour" or reason == "suspect" then

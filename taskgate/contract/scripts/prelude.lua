@@ -16,6 +16,7 @@ local BELT_MS = 86400000 -- trim deletes at the purge time; the TTL is the belt 
 local RETRY_CAP_MS = 60000
 local SPILLED = "!" -- field `spilled` of a dead letter that never was in its queue; ends its entry in `final`
 local NEW = -1 -- virtual time of a lane that no claim has seen yet
+local BEHIND = 1 / 1024 -- so much virtual time is a newcomer behind whoever had the last turn: less than any turn takes
 local ALONE = "!alone" -- ends the names of lanes whose tasks each run in a child of their own; no type can have it
 local WAITING = { scheduled = true, queued = true, retrying = true }
 local HELD = { running = true, canceling = true }
@@ -47,8 +48,9 @@ local function parts_of(place)
         local queue, tenant = parts[1], parts[3]
         parts[4], parts[5] = "waiting:queue:" .. queue, "bytes:queue:" .. queue
         parts[6], parts[7] = "waiting:tenant:" .. tenant, "bytes:tenant:" .. tenant
-        parts[8] = "running:queue:" .. queue
+        parts[8], parts[10] = "running:queue:" .. queue, "running:tenant:" .. tenant
         parts[9] = "tenant:" .. tenant
+        parts[11] = "running:type:" .. string.gsub(parts[2], ALONE .. "$", "")
         places[place] = parts
     end
     return parts
@@ -82,76 +84,218 @@ local function type_of(lane_type)
 end
 
 local function tally_running(place, by)
-    tally(parts_of(place)[8], by)
+    local parts = parts_of(place)
+    tally(parts[8], by)
+    tally(parts[10], by)
+    tally(parts[11], by)
 end
 
 local woken = {}
 
--- Leave the one marker that idle supervisors block on.
-local function wake(queue, task_type)
-    local key = prefix .. "wake:" .. queue .. ":" .. task_type
-    if not woken[key] then
-        woken[key] = true
-        if redis.call("LLEN", key) == 0 then
+-- Leave the one marker that idle supervisors block on; while the type is at its limit, whoever ends one of its tasks does.
+local function wake(queue, lane_type)
+    local key = prefix .. "wake:" .. queue .. ":" .. lane_type
+    if woken[key] then
+        return
+    end
+    woken[key] = true
+    if redis.call("LLEN", key) == 0 then
+        local full_key = prefix .. "capped-type:" .. type_of(lane_type)
+        if redis.call("EXISTS", full_key) == 1 then
+            redis.call("SADD", full_key, queue .. ":" .. lane_type)
+        else
             redis.call("RPUSH", key, 1)
         end
     end
 end
 
-local joined = {}
+local entered = {}
 
--- A newcomer to a fair order enters at its minimum: no credit for having been away. For a tenant that is known here;
--- a lane stays NEW until a claim that serves it: lanes that nobody serves any more would hold the minimum down.
--- Whether it was a newcomer.
-local function join(key, member, at)
-    local entry = key .. " " .. member
-    if joined[entry] then
+-- A tenant comes into the fair order of a lane: right behind whoever had the last turn, or where its own last turn has
+-- left it. So it has its first task soon, and gains nothing by going away and coming back. A new lane stays NEW until a
+-- claim that serves it: lanes that nobody serves any more would hold the minimum down for all.
+local function enter(queue, lane_type, tenant)
+    local f = redis.call("ZMSCORE", prefix .. "turns:" .. queue .. ":" .. lane_type, "", tenant)
+    local behind = f[1] and tonumber(f[1]) + BEHIND or 0
+    redis.call("ZADD", prefix .. "lane:" .. queue .. ":" .. lane_type, math.max(behind, tonumber(f[2]) or 0), tenant)
+    if redis.call("ZADD", prefix .. "lanes:" .. queue, "NX", NEW, lane_type) == 1 then
+        redis.call("SADD", prefix .. "queues", queue)
+    end
+    wake(queue, lane_type)
+end
+
+-- The places of a concurrency key, what waits for one, and how many there are. `ckey` is the record's field.
+local function key_of(place, ckey)
+    local _, lane_type, tenant = place_parts(place)
+    local most, hash = string.match(ckey, "^(%d+):(.+)$")
+    local name = type_of(lane_type) .. ":" .. tenant .. ":" .. hash
+    return prefix .. "places:" .. name, prefix .. "blocked:" .. name, tonumber(most)
+end
+
+-- Whether a task of a concurrency key has one of its places; it takes a free one.
+local function take_place(id, place, ckey)
+    local places_key, _, most = key_of(place, ckey)
+    if redis.call("SISMEMBER", places_key, id) == 1 then
+        return true
+    end
+    return redis.call("SCARD", places_key) < most and redis.call("SADD", places_key, id) == 1
+end
+
+-- Queue a task; without a place of its concurrency key (`ckey`: the record's field, false for none) it waits for one.
+local function enqueue(id, place, score, ckey)
+    if ckey and not take_place(id, place, ckey) then
+        local _, blocked_key = key_of(place, ckey)
+        redis.call("ZADD", blocked_key, score, id)
+        return
+    end
+    redis.call("ZADD", prefix .. "ready:" .. place, score, id)
+    if entered[place] then
+        return
+    end
+    entered[place] = true
+    local queue, lane_type, tenant = place_parts(place)
+    local lane = queue .. ":" .. lane_type
+    if redis.call("ZSCORE", prefix .. "lane:" .. lane, tenant) then
+        wake(queue, lane_type)
+    elseif redis.call("SISMEMBER", prefix .. "capped:" .. tenant, lane) == 0 then
+        enter(queue, lane_type, tenant)
+    end
+end
+
+-- A task of a concurrency key needs its place no more, or does not wait for one: the next of those that do have it.
+local function give_place(id, place, ckey)
+    local places_key, blocked_key = key_of(place, ckey)
+    redis.call("SREM", places_key, id)
+    local next_id = redis.call("ZRANGE", blocked_key, 0, 0)[1]
+    while next_id do
+        local f = redis.call("HMGET", prefix .. "task:" .. next_id, "place", "score", "ckey")
+        local _, _, most = key_of(f[1], f[3])
+        if redis.call("SCARD", places_key) >= most then
+            return
+        end
+        redis.call("ZREM", blocked_key, next_id)
+        enqueue(next_id, f[1], f[2], f[3])
+        next_id = redis.call("ZRANGE", blocked_key, 0, 0)[1]
+    end
+end
+
+-- A tenant leaves a lane, which remembers its virtual time. Nothing of an empty lane stays, its marker neither: clients
+-- name queues as they like.
+local function leave(place, time)
+    local queue, lane_type, tenant = place_parts(place)
+    local lane = queue .. ":" .. lane_type
+    local lane_key, turns_key = prefix .. "lane:" .. lane, prefix .. "turns:" .. lane
+    redis.call("ZREM", lane_key, tenant)
+    entered[place] = nil
+    if redis.call("EXISTS", lane_key) == 1 then
+        redis.call("ZADD", turns_key, time, tenant)
+        return
+    end
+    local lanes_key, wake_key = prefix .. "lanes:" .. queue, prefix .. "wake:" .. lane
+    redis.call("ZREM", lanes_key, lane_type)
+    woken[wake_key] = nil
+    if redis.call("EXISTS", lanes_key) == 1 then
+        redis.call("DEL", wake_key, turns_key)
+    else
+        redis.call("DEL", wake_key, turns_key, prefix .. "turns:" .. queue)
+        redis.call("SREM", prefix .. "queues", queue)
+    end
+end
+
+-- A tenant is at its limit: it leaves a lane until fewer of its tasks run.
+local function step_aside(place, time)
+    local queue, lane_type, tenant = place_parts(place)
+    redis.call("SADD", prefix .. "capped:" .. tenant, queue .. ":" .. lane_type)
+    redis.call("SADD", prefix .. "capped", tenant)
+    leave(place, time)
+end
+
+-- Whether a tenant has nothing more in a lane, which it leaves then. `time`: its virtual time there, nil to look it up.
+local function leave_if_empty(place, time)
+    if redis.call("EXISTS", prefix .. "ready:" .. place) == 1 then
         return false
     end
-    joined[entry] = true
-    if redis.call("ZSCORE", key, member) then
-        return false
+    local queue, lane_type, tenant = place_parts(place)
+    local lane = queue .. ":" .. lane_type
+    time = time or redis.call("ZSCORE", prefix .. "lane:" .. lane, tenant)
+    if time then
+        leave(place, time)
+    else
+        local capped_key = prefix .. "capped:" .. tenant
+        redis.call("SREM", capped_key, lane)
+        entered[place] = nil
+        if redis.call("EXISTS", capped_key) == 0 then
+            redis.call("SREM", prefix .. "capped", tenant)
+        end
     end
-    local first = not at and redis.call("ZRANGE", key, 0, 0, "WITHSCORES")[2]
-    redis.call("ZADD", key, at or first or 0, member)
     return true
 end
 
-local function enqueue(id, place, score)
-    local queue, task_type, tenant = place_parts(place)
-    redis.call("ZADD", prefix .. "ready:" .. place, score, id)
-    if join(prefix .. "lanes:" .. queue, task_type, NEW) then
-        redis.call("SADD", prefix .. "queues", queue)
+local function dequeue(id, place)
+    local ckey = redis.call("HGET", prefix .. "task:" .. id, "ckey")
+    local blocked_key = ckey and select(2, key_of(place, ckey))
+    if not blocked_key or redis.call("ZREM", blocked_key, id) == 0 then
+        redis.call("ZREM", prefix .. "ready:" .. place, id)
+        leave_if_empty(place)
     end
-    join(prefix .. "lane:" .. queue .. ":" .. task_type, tenant)
-    wake(queue, task_type)
+    if ckey then
+        give_place(id, place, ckey)
+    end
 end
 
--- Take empty tenants and lanes out of the fair orders, and the marker of an empty lane: clients name queues as they
--- like, so nothing of a queue may stay.
-local function leave_if_empty(place)
-    if redis.call("EXISTS", prefix .. "ready:" .. place) == 1 then
-        return
+-- The lanes that a tenant has left for its limit have it back; the next claim sees whether it may.
+local function readmit(tenant)
+    local capped_key = prefix .. "capped:" .. tenant
+    local lanes = redis.call("SMEMBERS", capped_key)
+    redis.call("DEL", capped_key)
+    redis.call("SREM", prefix .. "capped", tenant)
+    for _, lane in ipairs(lanes) do
+        local queue, lane_type = string.match(lane, "^([^:]+):(.+)$")
+        enter(queue, lane_type, tenant)
     end
-    local queue, task_type, tenant = place_parts(place)
-    local lane_key = prefix .. "lane:" .. queue .. ":" .. task_type
-    redis.call("ZREM", lane_key, tenant)
-    joined[lane_key .. " " .. tenant] = nil
-    if redis.call("EXISTS", lane_key) == 0 then
-        local lanes_key, wake_key = prefix .. "lanes:" .. queue, prefix .. "wake:" .. queue .. ":" .. task_type
-        redis.call("ZREM", lanes_key, task_type)
-        joined[lanes_key .. " " .. task_type] = nil
-        redis.call("DEL", wake_key)
-        woken[wake_key] = nil
-        if redis.call("EXISTS", lanes_key) == 0 then
-            redis.call("SREM", prefix .. "queues", queue)
+end
+
+-- Supervisors may look for tasks of a type again that was at its limit.
+local function reopen(task_type)
+    local full_key = prefix .. "capped-type:" .. task_type
+    local lanes = redis.call("SMEMBERS", full_key)
+    redis.call("DEL", full_key)
+    for _, lane in ipairs(lanes) do
+        if redis.call("EXISTS", prefix .. "lane:" .. lane) == 1 then
+            wake(string.match(lane, "^([^:]+):(.+)$"))
         end
     end
 end
 
-local function dequeue(id, place)
-    redis.call("ZREM", prefix .. "ready:" .. place, id)
-    leave_if_empty(place)
+local looked_at = {}
+
+-- A task does not run any more: what waits because of that may go on.
+local function stops_running(place)
+    tally_running(place, -1)
+    local _, lane_type, tenant = place_parts(place)
+    local task_type = type_of(lane_type)
+    local who = task_type .. " " .. tenant
+    if not looked_at[who] then
+        looked_at[who] = true
+        if redis.call("EXISTS", prefix .. "capped:" .. tenant, prefix .. "capped-type:" .. task_type) > 0 then
+            readmit(tenant)
+            reopen(task_type)
+        end
+    end
+end
+
+-- What a tenant may: its cost of a task in virtual time, and how many may run at a time (0: any). `shares`: of
+-- Store.claim, "" where nobody is treated in a special way.
+local function share_of(shares, tenant)
+    if shares == "" then
+        return 1, 0
+    end
+    local _, at = string.find(shares, "\n" .. tenant .. " ", 1, true)
+    if not at then
+        _, at = string.find(shares, "\n* ", 1, true)
+    end
+    local weight, most = string.match(shares, "^(%S+) (%d+)", at + 1)
+    return 1 / tonumber(weight), tonumber(most)
 end
 
 -- Something must happen to a waiting task at that time; an earliest one is told to the supervisors.
@@ -416,6 +560,9 @@ local function create(item, status)
     redis.call("HSET", prefix .. "task:" .. id, "status", status, "version", 1, "attempt", 0, "epoch", 0,
         "place", place, "score", score, "bytes", bytes, "created", now, "spec", spec, "payload", payload)
     redis.call("ZADD", prefix .. "all:" .. tenant, now, id)
+    if item[15] ~= "" then
+        redis.call("HSET", prefix .. "task:" .. id, "ckey", item[16] .. ":" .. item[15])
+    end
     return place, score, bytes
 end
 
@@ -436,7 +583,7 @@ local function accept(item)
         if deadline_ms > 0 then
             set_due(id, now + deadline_ms)
         end
-        enqueue(id, place, score)
+        enqueue(id, place, score, item[15] ~= "" and item[16] .. ":" .. item[15])
     end
     tally_waiting(place, bytes, 1)
     tally_delayed(place, status, 1)
@@ -476,7 +623,7 @@ end
 -- "done": this very token ended its attempt already (a repeat after a lost reply).
 local function held_by(id, worker, epoch)
     local f = redis.call("HMGET", prefix .. "task:" .. id, "status", "worker", "epoch", "done", "version", "attempt",
-        "place", "score", "bytes", "reported", "unique")
+        "place", "score", "bytes", "reported", "unique", "ckey")
     if not f[1] then
         return "not_found"
     end
@@ -495,7 +642,16 @@ local function held_by(id, worker, epoch)
         bytes = tonumber(f[9]),
         reported = f[10],
         unique = f[11],
+        ckey = f[12],
     }
+end
+
+-- running | canceling -> final. `more`, `fields`, `bytes`: as in finish_record.
+local function end_held(id, task, status, retention_ms, more, fields, bytes)
+    finish_record(id, task.place, status, retention_ms, task.version, task.attempt, more, fields, bytes, task.unique)
+    if task.ckey then
+        give_place(id, task.place, task.ckey)
+    end
 end
 
 -- running -> queued | retrying, with its old score. `met`: it has been started, so its start deadline is met.
@@ -515,8 +671,11 @@ local function requeue(id, task, attempt, delay_ms, met, more)
     if delay_ms > 0 then
         redis.call("HSET", key, "due", now + delay_ms)
         set_due(id, math.min(now + delay_ms, deadline or math.huge))
+        if task.ckey then
+            give_place(id, task.place, task.ckey)
+        end
     else
-        enqueue(id, task.place, task.score)
+        enqueue(id, task.place, task.score, task.ckey)
         if deadline then
             set_due(id, deadline)
         end

@@ -9,7 +9,7 @@ local function promote(id)
     local key = prefix .. "task:" .. id
     clear_due(id)
     local f = redis.call("HMGET", key, "status", "place", "score", "version", "attempt", "deadline", "bytes",
-        "met")
+        "met", "ckey")
     local status, place, attempt, deadline = f[1], f[2], tonumber(f[5]), tonumber(f[6])
     local version = (tonumber(f[4]) or 0) + 1
     if not WAITING[status] then
@@ -24,7 +24,7 @@ local function promote(id)
         if deadline and not f[8] then
             set_due(id, deadline)
         end
-        enqueue(id, place, f[3])
+        enqueue(id, place, f[3], f[9])
         if status == "retrying" then -- the stream begins at the first claim
             tell_status(id, version, "queued", attempt, "")
         else

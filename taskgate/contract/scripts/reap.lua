@@ -34,9 +34,9 @@ local function lost(id, task)
     redis.call("HSET", prefix .. "task:" .. id, "error", error)
     local more = ',"error":' .. error
     if task.status == "canceling" then
-        finish_record(id, task.place, "canceled", retention_ms, task.version, task.attempt, more)
+        end_held(id, task, "canceled", retention_ms, more)
     elseif task.attempt >= max_attempts(id) then
-        finish_record(id, task.place, "failed", dead_retention_ms, task.version, task.attempt, more)
+        end_held(id, task, "failed", dead_retention_ms, more)
     else
         remember(prefix .. "task:" .. id, error, now)
         requeue(id, task, task.attempt, 0, true, more)
@@ -50,7 +50,7 @@ for _, id in ipairs(redis.call("SRANDMEMBER", held_key, limit)) do
     redis.call("SREM", held_key, id)
     if not refused then
         release(worker, { id })
-        tally_running(task.place, -1)
+        stops_running(task.place)
         lost(id, task)
         reaped = reaped + 1
     end

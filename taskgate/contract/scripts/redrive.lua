@@ -35,7 +35,7 @@ end
 local started = 0
 
 -- Put it where tasks wait: in its old place or, at a rate, where its start is due.
-local function wait_again(id, key, place, score)
+local function wait_again(id, key, place, score, ckey)
     local start = first_ms + math.floor(started * step_us / 1000)
     started = started + 1
     if start > now then
@@ -44,14 +44,14 @@ local function wait_again(id, key, place, score)
         return "scheduled"
     end
     redis.call("HSET", key, "status", "queued")
-    enqueue(id, place, score)
+    enqueue(id, place, score, ckey)
     return "queued"
 end
 
 local function redrive(id)
     local key = prefix .. "task:" .. id
     local f = redis.call("HMGET", key, "status", "place", "version", "score", "bytes", "redriven", "unique", "worker",
-        "error", "finished", "epoch")
+        "error", "finished", "epoch", "ckey")
     local status, place, unique = f[1], f[2], f[7]
     if not status then
         return { "not_found" }
@@ -93,7 +93,7 @@ local function redrive(id)
     if unique then
         take_unique(id, owner, unique)
     end
-    local waits = wait_again(id, key, place, f[4])
+    local waits = wait_again(id, key, place, f[4], f[12])
     tally_waiting(place, bytes, 1)
     tally_delayed(place, waits, 1)
     tell_status(id, version, waits, 0, ',"reason":"redrive"')
