@@ -11,7 +11,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest import budgets, endurance, machine, measures, recovery, services, store_cost, streams
+from loadtest import (
+    anatomy,
+    budgets,
+    curves,
+    drawing,
+    endurance,
+    machine,
+    measures,
+    recovery,
+    services,
+    store_cost,
+    streams,
+)
 from loadtest.measures import Run, Sizes
 from loadtest.peers import environment
 from loadtest.services import Service
@@ -45,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = budgets.rows(figures)
     errors += budgets.problems(runs)
     _write(options.results, facts, runs, rows, errors)
+    _draw(options.results, runs)
     _show(rows, errors, judged=not options.short)
     broken = [row for row in rows if row.holds is False]
     return 1 if errors or (broken and not options.short) else 0
@@ -89,6 +102,16 @@ def _latency(peers: Sequence[Service]) -> list[Cell]:
     return _each(measures.latency, [*((peer, MEMORY) for peer in peers), (ours, FSYNC)])
 
 
+def _curves(peers: Sequence[Service]) -> list[Cell]:
+    """Beside the two that accept most: the best that keeps its jobs, and the one that keeps none."""
+    best = [(peer, MEMORY) for peer in peers if peer.name in ("saq", "background")]
+    return _each(curves.rate_and_latency, [*best, (services.taskgate(), FSYNC)])
+
+
+def _anatomy(_: Sequence[Service]) -> list[Cell]:
+    return _each(anatomy.gateway, [(services.taskgate(), FSYNC)])
+
+
 def _bare(_: Sequence[Service]) -> list[Cell]:
     return _each(measures.bare_replies, [(services.bare(), MEMORY)])
 
@@ -109,9 +132,11 @@ def _alone(measure: Callable[[Service, Durability, Sizes], Iterator[Run]]) -> Ca
 _CELLS: dict[str, Callable[[Sequence[Service]], list[Cell]]] = {
     "store": _store,
     "work": _work,
+    "anatomy": _anatomy,
     "bare": _bare,  # next to what it is compared with
     "status": _status,
     "latency": _latency,
+    "curves": _curves,
     "memory": lambda _: _each(measures.memory, [(services.taskgate(), MEMORY)]),
     "children": lambda _: _each(endurance.cpu_by_children, [(services.taskgate(), MEMORY)]),
     "flat": lambda _: _each(endurance.flat_memory, [(services.taskgate(lease_s=6, retention_s=30), MEMORY)]),
@@ -140,6 +165,13 @@ def _names(text: str) -> list[str]:
     if unknown:
         raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}")
     return names
+
+
+def _draw(folder: Path, runs: Sequence[Run]) -> None:
+    if lines := curves.lines(runs):
+        path = folder / f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}.png"
+        drawing.draw(path, lines, title="Accepted submissions: rate against latency")
+        print(f"rate against latency: {path}", file=sys.stderr)
 
 
 def _write(

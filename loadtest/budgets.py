@@ -79,6 +79,11 @@ def rows(figures: Figures) -> list[Row]:
         *_against_bare(figures, "gateway CPU per submission", "submit", "fsync", times=2.5),
         *_times_the_best(figures, "status reads/s of a live task", "status", "memory", "rps", times=8),
         *_against_bare(figures, "gateway CPU per status read", "status", "memory", times=1.6),
+        *_at_most(figures, "p99 of the 202 at half of the peak (open loop)", "curve-0.50", "fsync", "p99_ms", 5, "ms"),
+        *_cpu_per_request(figures, "submission", "submit", "fsync"),
+        *_cpu_per_request(figures, "status read", "status", "memory"),
+        *_parts(figures, "submission", "anatomy-submit"),
+        *_parts(figures, "status read", "anatomy-status"),
         *_times_the_best(figures, "no-op tasks/s, 2 processes, in memory", "work", "memory", "per_s", times=4),
         *_times_the_best(figures, "no-op tasks/s, 2 processes, fsynced", "work", "fsync", "per_s", peers_on="fsync"),
         *_cpu_of_a_noop(figures),
@@ -156,6 +161,46 @@ def _against_bare(figures: Figures, label: str, what: str, durability: str, *, t
         return [Row(label, f"{ours:.0f} µs", budget, "not measured", None, figures.noisy(cell))]
     figure, holds = f"{ours:.0f} µs, {ratio:.2f} ×", ratio <= times
     return [Row(label, figure, budget, f"bare: {theirs:.0f} µs", holds, figures.noisy(cell, bare))]
+
+
+def _cpu_per_request(figures: Figures, label: str, what: str, durability: str) -> list[Row]:
+    """No budget: the microseconds of gateway and server together, of every service."""
+    cells = [(what, "taskgate", durability), *((what, peer, "memory") for peer in (*QUEUES, "background"))]
+    costs = {}
+    for cell in cells:
+        front, server = figures.get(cell, "app_cpu_us"), figures.get(cell, "valkey_cpu_us")
+        if front is not None and server is not None:
+            costs[cell[1]] = f"{front:,.0f} + {server:,.0f}"
+    ours = costs.pop("taskgate", None)
+    if ours is None:
+        return []
+    beside = " · ".join(f"{peer}: {cost}" for peer, cost in costs.items())
+    return [Row(f"CPU per {label}: gateway + Valkey", f"{ours} µs", "", beside, None, figures.noisy(*cells))]
+
+
+PARTS = {
+    "parse": "parse (envelope and payload)",
+    "checks": "checks (type and schema)",
+    "encode": "encode (id, record, arguments)",
+    "script": "script (call in groups of 32, client's half)",
+    "reply": "reply (JSON and headers)",
+    "cached": "answer from the cache",
+    "group": "group commit (futures, endpoint)",
+    "wire": "HTTP (parser, door, head)",
+    "loop": "event loop, sockets, kernel",
+}
+"""Of `anatomy`, in the order of docs/performance.md."""
+
+
+def _parts(figures: Figures, label: str, what: str) -> list[Row]:
+    """No budget: what the gateway's time is made of."""
+    cell = what, "taskgate", "fsync"
+    found = [(text, figures.get(cell, f"{name}_us")) for name, text in PARTS.items()]
+    return [
+        Row(f"  {label}: {text}", f"{cost:.1f} µs", noisy=figures.noisy(cell))
+        for text, cost in found
+        if cost is not None
+    ]
 
 
 def _cpu_of_a_noop(figures: Figures) -> list[Row]:

@@ -53,7 +53,7 @@ class Plan:
 def run(plan: Plan) -> dict[str, object]:
     """Send the load and say what came back; times in milliseconds, rates per second."""
     poll = select.epoll()
-    connections = {one.fileno(): one for one in (_connect(plan.url) for _ in range(plan.connections))}
+    connections = {one.fileno(): one for one in (connect(plan.url) for _ in range(plan.connections))}
     requests = plan.requests()
     partial: dict[int, bytes] = {}
     sent_at: dict[int, float] = {}
@@ -80,7 +80,7 @@ def run(plan: Plan) -> dict[str, object]:
             if not data:
                 raise ConnectionError("the service closed a connection")
             answer = partial.pop(descriptor, b"") + data
-            if not _is_whole(answer):
+            if not is_whole(answer):
                 partial[descriptor] = answer
                 continue
             now = time.monotonic()
@@ -99,21 +99,21 @@ def run(plan: Plan) -> dict[str, object]:
         "rps": answered_in_time / took_s,
         "answered": statuses.total(),
         "statuses": {str(status): number for status, number in statuses.items()},
-        "p50_ms": _quantile(latencies, 0.5) * 1000,
-        "p99_ms": _quantile(latencies, 0.99) * 1000,
+        "p50_ms": quantile(latencies, 0.5) * 1000,
+        "p99_ms": quantile(latencies, 0.99) * 1000,
         "seconds": now - started,
         "cpu_cores": (cpu.user + cpu.system) / max(now - started, 1e-6),
     }
 
 
-def _connect(url: str) -> socket.socket:
+def connect(url: str) -> socket.socket:
     parts = urlsplit(url)
     connection = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 80), timeout=10)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def _is_whole(answer: bytes) -> bool:
+def is_whole(answer: bytes) -> bool:
     """Whether all of an answer is there. Raises ValueError for one without Content-Length."""
     end = answer.find(b"\r\n\r\n")
     if end < 0:
@@ -124,7 +124,7 @@ def _is_whole(answer: bytes) -> bool:
     return len(answer) >= end + 4 + int(length[1])
 
 
-def _quantile(ordered: list[float], share: float) -> float:
+def quantile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
 

@@ -47,10 +47,10 @@ class Running:
     def groups(self) -> list[machine.Group]:
         return [self.app, *self.workers]
 
-    def load(self, path: str, **plan: Any) -> dict[str, Any]:
-        """Run the generator in a process of its own; its report."""
+    def load(self, path: str, *, module: str = "loadtest.client", **plan: Any) -> dict[str, Any]:
+        """Run a generator in a process of its own; its report."""
         options = [part for name, value in plan.items() for part in (f"--{name}", str(value))]
-        argv = [sys.executable, "-m", "loadtest.client", self.url + path, *options]
+        argv = [sys.executable, "-m", module, self.url + path, *options]
         return run_json(argv, environ=machine.clean_environ())
 
     def submit(self, body: str, connection: http.client.HTTPConnection | None = None) -> str:

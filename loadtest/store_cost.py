@@ -74,7 +74,7 @@ async def _live(store: Store, valkey: Valkey, tasks: int) -> tuple[float, float]
         started = valkey.used_cpu_s()
         claimed = await store.claim(0, WORKER, served=SERVED, free_sync=GROUPS[0], free_async=0, lease_ms=LEASE_MS)
         between = valkey.used_cpu_s()
-        answers = await store.finish(0, WORKER, [_finish(task) for task in claimed])
+        answers = await store.finish(0, WORKER, [_finish(each) for each in claimed])
         if set(answers) != {"succeeded"}:
             raise OSError(f"finish answered {set(answers)}")
         claiming, finishing = claiming + between - started, finishing + valkey.used_cpu_s() - between
@@ -87,10 +87,10 @@ def _connected(valkey: Valkey) -> Redis:
 
 
 def _tasks(count: int, *, with_key: bool) -> list[Submission]:
-    return [_task(n, with_key=with_key) for n in range(count)]
+    return [task(n, with_key=with_key) for n in range(count)]
 
 
-def _task(n: int, *, with_key: bool) -> Submission:
+def task(n: int, *, with_key: bool) -> Submission:
     """As the gateway makes it of the benchmark's body."""
     payload = b'{"n":%d,"text":"%s"}' % (1_000_000_000 + n, TEXT.encode())
     spec = TaskSpec(id=ids.new_task_id(), type="noop", schema="0123456789abcdef", request_id="0" * 32)
@@ -107,8 +107,8 @@ def _task(n: int, *, with_key: bool) -> Submission:
     )
 
 
-def _finish(task: Claimed) -> Finish:
-    return Finish(id=task.id, epoch=task.epoch, outcome="succeeded", result=b'{"n":1000000000}')
+def _finish(each: Claimed) -> Finish:
+    return Finish(id=each.id, epoch=each.epoch, outcome="succeeded", result=b'{"n":1000000000}')
 
 
 def _groups(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -1,14 +1,18 @@
 """The benchmark harness itself: that it measures what it says, and notices what must not happen."""
 
 import json
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from loadtest import budgets, client, machine, marks, services, sse
+from loadtest import budgets, client, curves, drawing, machine, marks, open_loop, services, sse
 from loadtest.ledger import Ledger
 from loadtest.measures import Run
 from loadtest.peers import environment
@@ -32,6 +36,58 @@ def test_the_generator_sends_as_many_requests_as_it_was_told_and_counts_every_an
     assert 0 < float(str(gets["p50_ms"])) <= float(str(gets["p99_ms"]))
 
 
+@pytest.fixture
+def stalling_url() -> Iterator[str]:
+    """A server for one connection that answers at once, but for one answer that takes 0.3 s."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                for number in range(1_000_000):
+                    if not connection.recv(1 << 16):
+                        return
+                    if number == 10:
+                        time.sleep(0.3)
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        server = threading.Thread(target=serve)
+        server.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        server.join(10)
+
+
+def test_in_an_open_loop_whoever_was_due_during_a_stall_has_waited_for_it(stalling_url: str) -> None:
+    report = open_loop.run(client.Plan(url=stalling_url, connections=1, seconds=0.6), rate=200)
+    assert report["answered"] == 120
+    assert float(str(report["p90_ms"])) > 100, "in a closed loop one answer would be late"
+
+
+def test_requests_of_an_open_loop_are_due_at_its_rate_and_no_longer_than_asked() -> None:
+    schedule = open_loop.Schedule(rate=10, seconds=1, started=100.0)
+    assert [schedule.behind(n, 100.25) for n in (0, 2, 3)] == [True, True, False]
+    assert [schedule.behind(n, 200.0) for n in (9, 10)] == [True, False]
+
+
+def test_the_picture_has_a_line_for_each_service(tmp_path: Path) -> None:
+    rates = (("taskgate", "fsync", 5000.0), ("saq", "memory", 1000.0), ("background", "memory", 2000.0))
+    runs = [
+        Run(f"curve-{share:.2f}", service, durability, {"rps": rate * share, "p99_ms": 1 + 9 * share})
+        for service, durability, rate in rates
+        for share in curves.SHARES
+    ]
+    lines = curves.lines([*runs, Run("curve-peak", "taskgate", "fsync", {"rps": 5000.0})])
+    assert {name: len(line) for name, line in lines.items()} == {
+        "taskgate, every 202 synced to disk": len(curves.SHARES),
+        "saq, in memory": len(curves.SHARES),
+        "BackgroundTasks, keeps nothing": len(curves.SHARES),
+    }
+    drawing.draw(tmp_path / "curves.png", lines, title="Rate against latency")
+    with Image.open(tmp_path / "curves.png") as image:
+        colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 24) or []}
+    assert {(0xC0, 0x39, 0x2B), (0x24, 0x71, 0xA3), (0x1E, 0x84, 0x49)} <= colours
+
+
 def test_every_request_carries_a_number_of_its_own_and_its_true_length() -> None:
     sent = list(
         client.Plan(url="http://h:1/tasks", method="POST", body='{"n":{n}}', count=3, first=2_000_000_000).requests()
@@ -45,7 +101,7 @@ def test_every_request_carries_a_number_of_its_own_and_its_true_length() -> None
 
 def test_an_answer_is_whole_only_with_its_last_byte() -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
-    assert [client._is_whole(answer[:size]) for size in (10, len(answer) - 1, len(answer))] == [False, False, True]
+    assert [client.is_whole(answer[:size]) for size in (10, len(answer) - 1, len(answer))] == [False, False, True]
 
 
 def test_marks_survive_a_torn_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +192,8 @@ def test_a_short_benchmark_of_taskgate_alone_finds_nothing_wrong(tmp_path: Path)
     argv = [sys.executable, "-m", "loadtest.bench", "--short", "--no-peers", "--results", str(tmp_path)]
     done = subprocess.run(argv, cwd=machine.ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    [file] = tmp_path.iterdir()
+    [file] = tmp_path.glob("*.json")
+    assert len(list(tmp_path.glob("*.png"))) == 1
     document = json.loads(file.read_text())
     assert document["errors"] == []
     measured = {run["what"] for run in document["runs"] if run["service"] == "taskgate"}
@@ -152,6 +209,9 @@ def test_a_short_benchmark_of_taskgate_alone_finds_nothing_wrong(tmp_path: Path)
         "recovery",
         "flat",
         "children",
+        "anatomy-submit",
+        "anatomy-status",
+        "curve-0.50",
         "store-64",
         "store-128",
     }
