@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from taskgate.contract.limits import milliseconds
 from taskgate.policy import QueuePolicy, TenantPolicy
 
 TASK_BYTES = 2048
@@ -9,9 +10,10 @@ TASK_BYTES = 2048
 
 
 class Used(NamedTuple):
-    """What waits in a queue, or of a tenant, and how fast it leaves; None: nothing was measured yet."""
+    """What waits in a queue, or of a tenant (`queued`: not for a time), and how fast it leaves; None: not measured."""
 
     tasks: int
+    queued: int
     bytes: int
     leaving_per_s: float | None
 
@@ -22,9 +24,15 @@ def passed_limit(kind: str, limits: QueuePolicy | TenantPolicy, used: Used, size
         return f"{kind}-tasks"
     if limits.limit_bytes is not None and used.bytes + size > limits.limit_bytes:
         return f"{kind}-bytes"
-    if limits.limit_wait_s is not None and used.leaving_per_s and used.tasks / used.leaving_per_s > limits.limit_wait_s:
-        return f"{kind}-wait"
+    if limits.limit_wait_s is not None and used.leaving_per_s is not None:
+        in_time = milliseconds(limits.limit_wait_s) * used.leaving_per_s / 1000
+        if used.queued > in_time:
+            return f"{kind}-wait"
     return None
+
+
+def burst_of(policy: TenantPolicy) -> int:
+    return policy.burst or max(1, int(policy.rate_per_s or 1))
 
 
 class Rates:
@@ -41,8 +49,7 @@ class Rates:
         """After so long one more would be within its rate; at most 0: now."""
         if policy.rate_per_s is None:
             return 0.0
-        burst = policy.burst or max(1, int(policy.rate_per_s))
-        return self.ahead_ms(tenant, now_ms) - (burst - 1) * 1000 / policy.rate_per_s
+        return self.ahead_ms(tenant, now_ms) - (burst_of(policy) - 1) * 1000 / policy.rate_per_s
 
     def count(self, tenant: str, policy: TenantPolicy, now_ms: int) -> None:
         if policy.rate_per_s is not None:

@@ -47,6 +47,11 @@ async def everything(redis: Redis) -> dict[str, Any]:
     return {name: value for name, (value, _) in (await _dump(redis)).items()}
 
 
+async def usage(redis: Redis) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = await redis.hgetall(keys.usage(0))  # type: ignore[assignment]
+    return found
+
+
 async def _dump(redis: Redis) -> dict[str, tuple[Any, int]]:
     """Values and what is left of their lives in ms (-1: for ever), in one call."""
     shapes: dict[bytes, Callable[[Any], Any]] = {b"hash": _pairs, b"zset": _pairs, b"set": set}
@@ -96,6 +101,9 @@ def _check_counters(found: dict[str, Any], records: dict[str, TaskRecord]) -> No
             wanted[f"running:tenant:{record.spec.tenant}"] += 1
         if record.status in FINAL:
             wanted["kept:bytes"] += _kept(found, task_id)
+        if _mark(found, task_id):
+            wanted[f"spilled:queue:{record.spec.queue}"] += 1
+            wanted[f"spilled_bytes:queue:{record.spec.queue}"] += _kept(found, task_id)
     usage = {name.decode(): value for name, value in found.get(keys.usage(0), {}).items()}
     counted = {name: int(value) for name, value in usage.items() if not name.startswith(_MEASURED)}
     for family in _MAY_BE_ABSENT:
@@ -120,18 +128,25 @@ def _kept(found: dict[str, Any], task_id: str) -> int:
     return 2048 + texts + int(record.get(b"logs", 0)) + int(record.get(b"history", 0))
 
 
+def _mark(found: dict[str, Any], task_id: str) -> str:
+    """What tells a spilled dead letter from others; a redriven one is none."""
+    value: bytes = found[f"{PREFIX}task:{task_id}"].get(b"spilled", b"")
+    return value.decode()
+
+
 def _check_indexes(found: dict[str, Any], records: dict[str, TaskRecord]) -> None:
     wanted: dict[str, set[str]] = defaultdict(set)
     due: dict[str, float] = {}
     for task_id, record in records.items():
         if record.status in (Status.RUNNING, Status.CANCELING):
             wanted[f"held:{record.worker}"].add(task_id)
+        assert record.status is Status.FAILED or not _mark(found, task_id)
         if record.status is Status.FAILED:
             wanted[f"dead:{record.spec.queue}"].add(task_id)
             wanted[f"letters:{record.spec.tenant}"].add(task_id)
         if record.status in FINAL:
             kept = _kept(found, task_id)
-            wanted["final"].add(f"{record.spec.queue}:{record.spec.tenant}:{task_id}:{kept}")
+            wanted["final"].add(f"{record.spec.queue}:{record.spec.tenant}:{task_id}:{kept}{_mark(found, task_id)}")
             if kept >= 3072 and record.status is not Status.FAILED:
                 wanted["heavy"].add(f"{record.spec.queue}:{record.spec.tenant}:{task_id}:{kept}")
         wanted[f"all:{record.spec.tenant}"].add(task_id)

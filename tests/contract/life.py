@@ -15,9 +15,11 @@ from taskgate.contract.errors import (
     NotCancelable,
     NotDead,
     NotFinished,
-    QueueFull,
+    Refused,
     TaskNotFound,
+    UniqueConflict,
 )
+from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import (
     Accepted,
     BeatValue,
@@ -26,16 +28,19 @@ from taskgate.contract.models import (
     Held,
     Limits,
     Mark,
+    Pace,
+    QueueLimits,
     Report,
     Served,
     Submission,
     TaskRecord,
+    TenantLimits,
 )
 from taskgate.contract.states import FINAL, Status
 from taskgate.contract.store import Store
-from taskgate.policy import Policy, QueuePolicy
+from taskgate.policy import Policy
 from tests.contract import invariants
-from tests.contract.admission import TASK_BYTES
+from tests.contract.admission import TASK_BYTES, burst_of
 from tests.contract.conftest import LEASE_MS, submission, worker_info
 from tests.contract.fairness import Fairness
 from tests.contract.reference import (
@@ -57,6 +62,20 @@ SERVED = [
     for name, kind in (("echo", "sync"), ("other", "sync"), ("get", "async"))
 ]
 WORKERS = ("w1", "w2", "w3")
+RETRY_CAP_MS = 60_000
+PACE_FIELDS = ("drain_at", "drain_n", "drain_rate")
+POLICIES = {
+    name: Policy.model_validate(said)
+    for name, said in {
+        "none": {},
+        "small queues": {"queues": {"*": {"limit_tasks": 3}, "second": {"limit_bytes": 3 * 2100}}},
+        "small tenants": {"tenants": {"*": {"limit_tasks": 4}, "b": {"limit_bytes": 2 * 2100}}},
+        "short waits": {"queues": {"second": {"limit_wait_s": 1}}, "tenants": {"*": {"limit_wait_s": 0.5}}},
+        "slow": {"tenants": {"*": {"rate_per_s": 0.05, "burst": 3}, "a": {"rate_per_s": 2, "burst": 5}}},
+        "bad": {"queues": {"*": {"limit_bytes": 1}}},
+    }.items()
+}
+"""What a gateway may go by, or another one. That of "bad" is said of queues, and nothing can pass it."""
 
 
 class Life:
@@ -122,6 +141,7 @@ class Life:
             due_ms=start,
             deadline_ms=self.now_ms + item.deadline_ms if item.deadline_ms else None,
             bytes=TASK_BYTES + len(item.payload),
+            unique_key=item.unique_key,
         )
 
     def submit(
@@ -133,7 +153,7 @@ class Life:
         max_attempts: int,
         key: str,
         body: str,
-        limit: int,
+        policy: str,
         repeat: bool,
         **more: Any,
     ) -> None:
@@ -142,32 +162,57 @@ class Life:
             submission(name, key=key, body=body, max_attempts=max_attempts, tenant=tenants[n % len(tenants)], **more)
             for n in range(count)
         ]
-        replies = self._submit(items, max_attempts=max_attempts, limit=limit)
-        accepted = [item for item, reply in zip(items, replies, strict=True) if reply.what == "ok"]
+        replies = self._submit(items, max_attempts=max_attempts, policy=POLICIES[policy])
+        accepted = [item for item, reply in zip(items, replies, strict=True) if reply == Answer("ok", item.id)]
         if accepted:
-            second = self._again(repeat, lambda: self._store.submit(accepted, Limits(tasks=limit)))
+            second = self._again(repeat, lambda: self._store.submit(accepted, _limits(POLICIES[policy])))
             assert second in (None, [Accepted(item.id, replayed=False) for item in accepted])
 
-    def _submit(self, items: list[Submission], *, max_attempts: int, limit: int) -> list[Answer]:
-        replies = self._run(self._store.submit(items, Limits(tasks=limit)))
+    def _submit(self, items: list[Submission], *, max_attempts: int, policy: Policy) -> list[Answer]:
+        leaving = self._leaving()
+        replies = self._run(self._store.submit(items, _limits(policy)))
         answers = [_answer(item, reply) for item, reply in zip(items, replies, strict=True)]
-        for item, answer in zip(items, answers, strict=True):
+        for item, answer, reply in zip(items, answers, replies, strict=True):
             task = self._task(item, max_attempts=max_attempts)
+            excess_ms = self._reference.rates.excess_ms(item.tenant, policy.tenant(item.tenant), self.now_ms)
             wanted = self._reference.submit(
                 task,
                 key=item.idempotency_key,
                 fingerprint=item.fingerprint,
                 on_conflict=item.on_conflict,
-                policy=_policy(limit),
-                leaving=self._leaving,
+                policy=policy,
+                leaving=leaving,
             )
             assert answer == wanted
-            if answer.what == "ok":
+            if isinstance(reply, Refused):
+                assert excess_ms <= reply.retry_after_s * 1000 <= max(RETRY_CAP_MS, excess_ms + 1)
+            if answer.task_id == item.id:
                 self._submitted.append(item.id)
         return answers
 
-    def _leaving(self, kind: str, name: str) -> float | None:
-        return None
+    def _leaving(self) -> Callable[[str, str], float | None]:
+        """How many leave a second, as measured until now: it is what the store goes by that counts."""
+        usage = {name.decode(): value for name, value in self._run(invariants.usage(self._redis)).items()}
+        idle = {
+            (kind, name)
+            for kind, name in (("queue", "default"), ("queue", "second"), ("tenant", "a"), ("tenant", "b"))
+            if self._reference.used(kind, name, None).queued == 0
+        }
+
+        def leaving(kind: str, name: str) -> float | None:
+            measured = name if kind == "queue" else f"tenant:{name}"
+            at, n, rate = (usage.get(f"{field}:{measured}") for field in PACE_FIELDS)
+            return Pace(
+                now_ms=self.now_ms,
+                since_ms=self.now_ms if at is None or (kind, name) in idle else int(float(at)),
+                left=int(n or 0),
+                per_s=None if rate is None else float(rate),
+                waiting=0,
+                lanes=0,
+                tenants=0,
+            ).leaving_per_s()
+
+        return leaving
 
     def beat(self, worker: str, forgotten: int, foreign: bool) -> None:
         """Some claims are not named (their reply was lost), and some that are named belong to others by now."""
@@ -250,11 +295,11 @@ class Life:
         """As most of a life goes: claim and finish. What goes beyond `ends` is left running."""
         if not self._reference.ready():
             for name, tenant in (("echo", "a"), ("echo", "b"), ("get", "a"), ("echo", "a"), ("other", "b")):
-                self._submit([submission(name, tenant=tenant)], max_attempts=3, limit=100)
+                self._submit([submission(name, tenant=tenant)], max_attempts=3, policy=POLICIES["none"])
         before = len(self._tokens)
         self.claim(worker, sync, asynchronous, 1)
         for token, (outcome, delay_ms) in zip(self._tokens[before:], ends, strict=False):
-            self._finish(token, outcome, delay_ms=delay_ms, submits=0, repeat=False)
+            self._finish(token, outcome, delay_ms=delay_ms, repeat=False)
 
     def _picked(self, pick: int, whose: str) -> Token:
         """Counted back from the newest: of holders, of those whose task has another holder (`past`), or of all."""
@@ -267,13 +312,26 @@ class Life:
         ] or self._tokens
         return chosen[-1 - pick % len(chosen)]
 
-    def finish(self, pick: int, whose: str, outcome: str, delay_ms: int, submits: int, repeat: bool) -> None:
+    def finish(self, pick: int, whose: str, outcome: str, delay_ms: int, repeat: bool, **submitted: Any) -> None:
         """By any token ever given: those of a supervisor that was frozen and wakes, too."""
-        self._finish(self._picked(pick, whose), outcome, delay_ms=delay_ms, submits=submits, repeat=repeat)
+        self._finish(self._picked(pick, whose), outcome, delay_ms=delay_ms, repeat=repeat, **submitted)
 
-    def _finish(self, token: Token, outcome: str, *, delay_ms: int, submits: int, repeat: bool) -> None:
+    def _finish(
+        self,
+        token: Token,
+        outcome: str,
+        *,
+        delay_ms: int,
+        repeat: bool,
+        submits: int = 0,
+        unique: str = "",
+        on_conflict: str = "return",
+    ) -> None:
         task = self._reference.tasks.get(token.task_id)
-        items = [submission("echo", tenant="a", delay_ms=delay_ms) for _ in range(submits)]
+        items = [
+            submission("echo", tenant="a", delay_ms=delay_ms, unique_key=unique, on_conflict=on_conflict)
+            for _ in range(submits)
+        ]
         item = Finish(
             id=token.task_id,
             epoch=token.epoch,
@@ -291,7 +349,10 @@ class Life:
             return await self._store.finish(0, token.worker, [item])
 
         wanted = self._reference.finish(
-            token, outcome, delay_ms=delay_ms, submitted=[self._task(each, max_attempts=3) for each in items]
+            token,
+            outcome,
+            delay_ms=delay_ms,
+            submitted=[(self._task(each, max_attempts=3), each.on_conflict) for each in items],
         )
         assert self._run(call()) == [wanted]
         self._submitted += [each.id for each in items if each.id in self._reference.tasks]
@@ -350,18 +411,20 @@ class Life:
         assert self._run(call()) == wanted
         assert self._again(repeat, call) in (None, wanted)
 
-    def redrive(self, pick: int, whose: str, request: str, limit: int, repeat: bool) -> None:
+    def redrive(self, pick: int, whose: str, request: str, policy: str, repeat: bool) -> None:
         dead = [task_id for task_id in self._submitted if self._status(task_id) is Status.FAILED and whose == "holder"]
         task_id = dead[-1 - pick % len(dead)] if dead else self._some_id(pick)
 
         async def call() -> str:
             try:
-                await self._store.redrive(task_id, request_id=request, limits=Limits(tasks=limit))
-            except (TaskNotFound, NotDead, QueueFull) as error:
-                return {TaskNotFound: "not_found", NotDead: "not_dead", QueueFull: "full"}[type(error)]
+                await self._store.redrive(task_id, request_id=request, limits=_limits(POLICIES[policy]))
+            except (TaskNotFound, NotDead, UniqueConflict) as error:
+                return {TaskNotFound: "not_found", NotDead: "not_dead", UniqueConflict: "unique_conflict"}[type(error)]
+            except Refused as error:
+                return error.limit
             return "ok"
 
-        wanted = self._reference.redrive(task_id, request, policy=_policy(limit), leaving=self._leaving)
+        wanted = self._reference.redrive(task_id, request, policy=POLICIES[policy], leaving=self._leaving())
         if wanted == "ok":
             self._ends.pop(task_id, None)
         assert self._run(call()) == wanted
@@ -461,19 +524,44 @@ def _competitors(group: Callable[[Lane], str], queued: dict[tuple[Lane, str], li
     return found
 
 
-def _answer(item: Submission, reply: Accepted | QueueFull | IdempotencyConflict) -> Answer:
+def _answer(item: Submission, reply: Accepted | Refused | IdempotencyConflict | UniqueConflict) -> Answer:
     match reply:
-        case Accepted(task_id, replayed):
-            return Answer("replay" if replayed else "ok", task_id)
-        case QueueFull():
-            assert reply.queue == item.queue
-            assert reply.retry_after_s > 0
+        case Accepted(task_id=task_id):
+            return Answer("existing" if reply.existing else "replay" if reply.replayed else "ok", task_id)
+        case Refused():
+            assert (reply.queue, reply.tenant) == (item.queue, item.tenant)
             return Answer(reply.limit)
+        case UniqueConflict():
+            return Answer("unique_conflict", reply.task_id)
     return Answer("conflict")
 
 
-def _policy(limit_tasks: int) -> Policy:
-    return Policy(queues={"*": QueuePolicy.model_validate({"limit_tasks": limit_tasks})})
+def _limits(policy: Policy) -> Limits:
+    """As gateways turn a policy into what a submission is compared with."""
+
+    def of_queue(name: str) -> QueueLimits:
+        said = policy.queue(name)
+        return QueueLimits(
+            tasks=said.limit_tasks or 10**9,
+            bytes=int(said.limit_bytes or 2**50),
+            wait_ms=milliseconds(said.limit_wait_s),
+        )
+
+    def of_tenant(name: str) -> TenantLimits:
+        said = policy.tenant(name)
+        return TenantLimits(
+            tasks=said.limit_tasks or 0,
+            bytes=int(said.limit_bytes or 0),
+            wait_ms=milliseconds(said.limit_wait_s),
+            rate_per_s=said.rate_per_s or 0,
+            burst=burst_of(said),
+        )
+
+    return Limits(
+        tenant=of_tenant("*"),
+        queues={name: of_queue(name) for name in ("default", "second")},
+        tenants={name: of_tenant(name) for name in policy.tenants},
+    )
 
 
 def _compare(task: Task, record: TaskRecord) -> None:

@@ -103,11 +103,12 @@ class Reference:
     def used(self, kind: str, name: str, leaving_per_s: float | None) -> Used:
         """By what waits; `kind`: `queue` or `tenant`."""
         there = [
-            task.bytes
+            task
             for task in self.tasks.values()
             if task.status in WAITING and (task.lane.queue if kind == "queue" else task.tenant) == name
         ]
-        return Used(len(there), sum(there), leaving_per_s)
+        queued = sum(task.status is Status.QUEUED for task in there)
+        return Used(len(there), queued, sum(task.bytes for task in there), leaving_per_s)
 
     def spilled(self, queue: str) -> list[Task]:
         return [
@@ -203,8 +204,16 @@ class Reference:
             and sum(each.bytes for each in there) + task.bytes <= policy.spill_bytes
         )
 
+    def _submitted(self, task: Task, on_conflict: str) -> None:
+        """By a handler: no limit refuses it, but it is left out where it would have to be another one."""
+        holder = self.holder(task.tenant, task.unique_key)
+        if holder and not (on_conflict == "replace" and holder.status in WAITING):
+            return
+        if holder:
+            self._end(holder, Status.CANCELED)
+        self.accept(task)
+
     def accept(self, task: Task) -> None:
-        """As it is asked for: a handler's own submission is never refused."""
         self.tasks[task.id] = task = replace(task)
         if task.status is Status.QUEUED:
             self._enqueue(task)
@@ -225,15 +234,15 @@ class Reference:
             return "done"
         return None if task.status in HELD and task.token == token else "stale"
 
-    def finish(self, token: Token, outcome: str, *, delay_ms: int, submitted: Iterable[Task]) -> str:
+    def finish(self, token: Token, outcome: str, *, delay_ms: int, submitted: Iterable[tuple[Task, str]]) -> str:
         if refused := self.refusal(token):
             return refused
         task = self.tasks[token.task_id]
         task.done = token
         if outcome == "succeeded":
             self._end(task, Status.SUCCEEDED)
-            for each in submitted:
-                self.accept(each)
+            for each, on_conflict in submitted:
+                self._submitted(each, on_conflict)
         elif task.status is Status.CANCELING:
             self._end(task, Status.CANCELED)
         elif outcome == "retry" and task.attempt < task.max_attempts:
@@ -290,8 +299,8 @@ class Reference:
             return "not_dead"
         if self.holder(task.tenant, task.unique_key):
             return "unique_conflict"
-        if self._full(task, policy, leaving):
-            return "full"
+        if limit := self._full(task, policy, leaving):
+            return limit
         task.attempt, task.worker, task.redriven, task.epoch = 0, "", request_id, max(1, task.epoch)
         task.deadline_ms, task.met, task.spilled = None, False, False
         self._enqueue(task)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.contract.life import WORKERS, Life
+from tests.contract.life import POLICIES, WORKERS, Life
 
 DELAY_MS = st.sampled_from([0, 0, 50, 3000])
 OUTCOME = st.sampled_from(["retry", "succeeded", "failed", "canceled"])
@@ -21,6 +21,10 @@ WHOSE = st.sampled_from(["holder", "holder", "past", "any"])
 """Whether by one who may, by one whose task is another's by now, or any."""
 REPEAT = st.sampled_from([False, False, True])
 """Whether the reply was lost, so that the caller sends the same again."""
+
+POLICY = st.sampled_from(["none", "none", "slow", *POLICIES])
+UNIQUE = st.sampled_from(["", "", "u", "v"])
+CONFLICT = st.sampled_from(["return", "replace", "refuse"])
 
 
 def _step(method: Any, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
@@ -40,7 +44,9 @@ _submit = _step(
     max_attempts=st.sampled_from([2, 1, 3]),
     key=st.sampled_from(["", "", "k"]),
     body=st.sampled_from(["one", "one", "two"]),
-    limit=st.sampled_from([100, 100, 100, 3]),
+    policy=POLICY,
+    unique_key=UNIQUE,
+    on_conflict=CONFLICT,
     count=st.sampled_from([2, 1, 4, 12]),
     repeat=REPEAT,
 )
@@ -54,6 +60,8 @@ _writes = st.one_of(
         outcome=OUTCOME,
         delay_ms=DELAY_MS,
         submits=st.integers(0, 2),
+        unique=UNIQUE,
+        on_conflict=CONFLICT,
         repeat=REPEAT,
     ),
     _step(
@@ -74,7 +82,7 @@ _clients = st.one_of(
         pick=PICK,
         whose=WHOSE,
         request=st.sampled_from(["r1", "r2", "r3"]),
-        limit=st.sampled_from([100, 100, 2]),
+        policy=POLICY,
         repeat=REPEAT,
     ),
     _step(Life.delete, pick=PICK, repeat=REPEAT),
