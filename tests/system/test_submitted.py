@@ -15,6 +15,7 @@ async def test_what_a_handler_submits_runs_and_reads_like_any_other_task(rig: Ri
     assert [(task["status"], task["attempt"]) for task in ended] == [("succeeded", 1)] * 2
     assert [task["metadata"] for task in ended] == [None, {"a": 1}]
     assert (ended[1]["priority"], ended[1]["max_attempts"]) == (9, 2)
+    assert (ended[1]["unique_key"], ended[1]["concurrency_key"]) == ("only", "few")
 
     async def usual_ms() -> dict[str, int]:
         [supervisor] = await rig.store.workers()
