@@ -1,10 +1,11 @@
 """Estimates, marked as such: when a task starts, how long it still runs; from its progress, past runs or its queue."""
 
 import asyncio
+import math
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 from cachetools import LRUCache
@@ -13,9 +14,10 @@ from app.shared import shared
 from app.view import Estimate, stored_progress
 from taskgate.contract.errors import TaskgateError
 from taskgate.contract.limits import MAX_TIMEOUT_S
-from taskgate.contract.models import WAITS_FOR_A_WORKER, Pace, TaskRecord, WorkerInfo
+from taskgate.contract.models import WAITS_FOR_A_LIMIT, WAITS_FOR_A_WORKER, Pace, TaskRecord, WorkerInfo
 from taskgate.contract.states import Health, Status
 from taskgate.contract.store import Store
+from taskgate.policy import OTHERS, Policy
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -29,12 +31,37 @@ RENEW_S, OLD_S = 2.0, 10.0
 WAITS_FOR_ROOM = "waiting for room to run"
 
 
-class Estimates:
-    """What this process knows of queues and supervisors, a few seconds old: tasks cost no read of their own."""
+_NAMES = 128
+"""Tenants whose weights are looked up; more than these weigh as others do."""
 
-    def __init__(self, store: Store) -> None:
+
+class Turns(NamedTuple):
+    """What a policy makes of a queued task's turn."""
+
+    share: float | None = None
+    """Of its tenant, in what of its type is taken next; None: as every other tenant's."""
+    most: int | None = None
+    """So many of its tenant's tasks run at a time, whatever their type; None: any number."""
+    most_of_type: int | None = None
+
+
+_EQUAL = Turns()
+
+
+class Estimates:
+    """What this process knows of queues and supervisors, a few seconds old: tasks cost no read of their own.
+
+    `limit_of`: how many of a type may run at a time, as far as that is known.
+    """
+
+    def __init__(
+        self, store: Store, policy: Policy | None = None, *, limit_of: Callable[[str], int | None] = lambda _: None
+    ) -> None:
         self._store = store
-        self._paces: _Known[tuple[int, str, str], Pace] = _Known(lambda key: store.pace(*key))
+        self._policy = policy or Policy()
+        self._limit_of = limit_of
+        names = _NAMES if self._policy.weighs else 0
+        self._paces: _Known[tuple[int, str, str], Pace] = _Known(lambda key: store.pace(*key, names=names))
         self._workers: _Known[None, list[WorkerInfo]] = _Known(lambda _: store.workers())
 
     async def of(self, record: TaskRecord) -> tuple[TaskRecord, Estimate | None]:
@@ -59,7 +86,16 @@ class Estimates:
         if record.position is None:
             return None
         pace = await self._paces((self._store.partition_of(record.id), record.spec.queue, record.spec.type))
-        return None if pace is None else start(record, pace, workers)
+        return None if pace is None else start(record, pace, workers, self._turns(record, pace))
+
+    def _turns(self, record: TaskRecord, pace: Pace) -> Turns:
+        said, share = self._policy.tenant(record.spec.tenant), None
+        if pace.names:
+            others = set(pace.names) - {record.spec.tenant}
+            weights = said.weight + sum(self._policy.tenant(each).weight for each in others)
+            weights += max(0, pace.tenants - len(pace.names)) * self._policy.tenant(OTHERS).weight
+            share = said.weight / weights
+        return Turns(share, said.concurrency, self._limit_of(record.spec.type))
 
 
 class _Known(Generic[K, V]):
@@ -133,16 +169,35 @@ def typical_ms(record: TaskRecord, workers: list[WorkerInfo] | None) -> float | 
     return statistics.fmean(said) if said else None
 
 
-def start(record: TaskRecord, pace: Pace, workers: list[WorkerInfo]) -> Estimate | None:
-    """By what leaves its queue, or by what its supervisors can run at a time; None where nobody serves it."""
+def start(record: TaskRecord, pace: Pace, workers: list[WorkerInfo], turns: Turns = _EQUAL) -> Estimate | None:
+    """By what leaves its queue, or by what its supervisors can run at a time; None where nobody serves it, and where a
+    limit keeps it of which nobody knows how long.
+    """
     serving = [each for each in workers if _serves(each, record)]
     if not serving:
         return None
-    turns = (record.position or 0) + 1
+    own = (record.position or 0) + 1
     # Lanes and tenants take turns, so others go ahead; but no more than there are.
-    ahead = max(turns, min(turns * max(1, pace.lanes) * max(1, pace.tenants), pace.waiting))
+    per_turn = max(1, pace.tenants) if turns.share is None else 1 / turns.share
+    ahead = max(own, min(own * max(1, pace.lanes) * per_turn, pace.waiting))
+    usual_ms = typical_ms(record, workers)
+    found = _at_its_pace(record, pace, serving, usual_ms, ahead)
+    if turns.most is None and turns.most_of_type is None:
+        return found
+    if usual_ms is None:
+        return None if record.barred else found
+    # Of these, no more than the limit run at a time, however fast the queue is.
+    floor_ms = max(own / (turns.most or math.inf), own * per_turn / (turns.most_of_type or math.inf)) * usual_ms
+    if (record.barred and found is None) or (found is not None and floor_ms > (found.starts_in_ms or 0)):
+        return Estimate(starts_in_ms=round(floor_ms), basis="past_runs")
+    return found
+
+
+def _at_its_pace(
+    record: TaskRecord, pace: Pace, serving: list[WorkerInfo], usual_ms: float | None, ahead: float
+) -> Estimate | None:
     by_runs, by_rate = None, None
-    usual_ms, slots = typical_ms(record, workers), sum(each.slots.get(record.spec.type, 0) for each in serving)
+    slots = sum(each.slots.get(record.spec.type, 0) for each in serving)
     if usual_ms is not None and slots:
         by_runs = Estimate(starts_in_ms=round(ahead * usual_ms / slots), basis="past_runs")
     rate = pace.leaving_per_s()
@@ -160,6 +215,8 @@ def waits_for(record: TaskRecord, workers: list[WorkerInfo]) -> str:
     serving = [each for each in workers if _serves(each, record)]
     if not serving:
         return WAITS_FOR_A_WORKER
+    if record.barred:
+        return WAITS_FOR_A_LIMIT[record.barred]
     ready = sum(child["state"] != "starting" for each in serving for child in each.children)
     if ready < sum(each.wanted_children for each in serving):
         return "starting a child"

@@ -11,6 +11,7 @@ from types import FrameType
 import redis.asyncio as redis
 import structlog
 
+from app.estimates import Estimates
 from app.hub import Hub
 from app.queues import Queues
 from app.readiness import Readiness
@@ -46,7 +47,12 @@ class Gateway:
             retention_bytes=int(settings.retention_bytes),
         )
         self.types = TypeRegistry(self.store)
-        self.snapshots = Snapshots(self.store, ttl_s=settings.status_cache_ms / 1000, retention_s=settings.retention_s)
+        self.snapshots = Snapshots(
+            self.store,
+            Estimates(self.store, settings.policy, limit_of=self.types.limit_of),
+            ttl_s=settings.status_cache_ms / 1000,
+            retention_s=settings.retention_s,
+        )
         self.hub = Hub(client, self.store, self.snapshots)
         self.stacks = Stacks(self.store, self.hub)
         self.submit = SubmitEndpoint(self.store, types=self.types, hub=self.hub, limits=self.limits)

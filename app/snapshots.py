@@ -59,14 +59,14 @@ def decided_at_the_read(record: TaskRecord) -> bytes:
     if record.seen_health() == Health.LOST:
         return b"-lost"
     if record.status is Status.QUEUED and (stage := record.seen_stage() or "") != WAITS_FOR_ROOM:
-        return b"-%s" % "".join(word[0] for word in stage.split()).encode()
+        return b"-%s" % "".join(word[:2] for word in stage.split()).replace("'", "").encode()
     return b""
 
 
 class Snapshots:
     """Reads of task state for this process: cached, one flight per task, grouped into single calls."""
 
-    def __init__(self, store: Store, *, ttl_s: float, retention_s: float) -> None:
+    def __init__(self, store: Store, estimates: Estimates, *, ttl_s: float, retention_s: float) -> None:
         self._ttl_s = ttl_s
         self._retention_s = retention_s
         self._cache: LRUCache[str, Snapshot] = LRUCache(
@@ -75,7 +75,7 @@ class Snapshots:
         self._flights: dict[str, asyncio.Task[Snapshot | None]] = {}
         self._groups = [Group(_reader(store)) for _ in store.partitions]
         self._store = store
-        self._estimates = Estimates(store)
+        self._estimates = estimates
         self._called_at = float("-inf")
 
     async def get(self, task_id: str, tenant: str) -> Snapshot:

@@ -64,6 +64,11 @@ class TypeRegistry:
             await self.refresh()
         return [variant for name in sorted(self._types) for variant in self._types[name]]
 
+    def limit_of(self, name: str) -> int | None:
+        """How many of a type may run at a time, as it was read last; None: any number, or not known."""
+        found = self._types.get(name)
+        return found[0].info.concurrency if found else None
+
     async def refresh(self) -> None:
         """Read again; callers at the same time share one read."""
         await asyncio.shield(self._refresh_soon())

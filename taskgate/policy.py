@@ -108,6 +108,11 @@ class Policy(BaseModel):
         return self._tenant(name)
 
     @cached_property
+    def weighs(self) -> bool:
+        """Whether tenants have different weights."""
+        return len({self.tenant(name).weight for name in (*self.tenants, OTHERS)}) > 1
+
+    @cached_property
     def _queue(self) -> Callable[[str], QueuePolicy]:
         return _lookup(self.queues, QueuePolicy.model_validate({}))
 

@@ -282,6 +282,12 @@ class HandBack(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 WAITS_FOR_A_WORKER = "waiting for a worker"
+WAITS_FOR_A_LIMIT = {
+    "key": "waiting for its concurrency key",
+    "tenant": "waiting for its tenant's limit",
+    "type": "waiting for its type's limit",
+}
+"""By TaskRecord.barred."""
 _STAGES = {
     Status.SCHEDULED: "waiting for its start time",
     Status.RETRYING: "waiting for the next attempt",
@@ -322,7 +328,9 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int
     """The lease that its supervisor published; 0 when not running."""
     position: int | None
-    """Tasks of the same tenant, type and queue before it; None when not queued."""
+    """Tasks of the same tenant, type and queue before it; None when not queued, or not ready."""
+    barred: str = ""
+    """Which limit keeps it, where it is queued: `key` (of its concurrency key), `tenant` or `type`."""
     now_ms: int
     has_result: bool
     result: bytes | None = None
@@ -367,6 +375,8 @@ class Pace(NamedTuple):
     """Types that have tasks there."""
     tenants: int
     """Who have tasks of the type there."""
+    names: tuple[str, ...] = ()
+    """Some of them, where they were asked for."""
 
     def leaving_per_s(self) -> float | None:
         """Also while it stands still, as admission reckons; None: nothing has been measured yet."""

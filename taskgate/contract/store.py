@@ -474,10 +474,10 @@ class Store:
             last=Mark(int(float(at)), last_id.decode()) if more else None,
         )
 
-    async def pace(self, partition: int, queue: str, task_type: str) -> Pace:
-        """How fast that queue moves."""
-        now, since, left, rate, waiting, lanes, tenants = await self._pace(
-            keys.prefix(partition), self._now(), queue, task_type
+    async def pace(self, partition: int, queue: str, task_type: str, *, names: int = 0) -> Pace:
+        """How fast that queue moves; with the names of up to so many tenants of the type."""
+        now, since, left, rate, waiting, lanes, tenants, named = await self._pace(
+            keys.prefix(partition), self._now(), queue, task_type, names
         )
         return Pace(
             now_ms=now,
@@ -487,6 +487,7 @@ class Store:
             waiting=int(waiting or 0),
             lanes=lanes,
             tenants=tenants,
+            names=tuple(name.decode() for name in named),
         )
 
     async def queues(
@@ -871,7 +872,7 @@ def _readable(task_id: str, spec: bytes) -> TaskSpec:
 
 
 def _record(task_id: str, reply: list[Any], *, with_result: bool) -> TaskRecord:
-    fields, alive, position, result, now = reply
+    fields, alive, position, result, now, barred = reply
     spec, status, version, attempt, epoch, worker, created, started, finished, due, deadline, purge = fields[:12]
     progress, effort, error, health, lease = fields[12:17]
     stage_epoch, _, stage = (fields[19] or b"").decode().partition(":")
@@ -897,6 +898,7 @@ def _record(task_id: str, reply: list[Any], *, with_result: bool) -> TaskRecord:
         alive_ms=alive if held and alive >= 0 else None,
         lease_ms=int(lease or 0) if held else 0,
         position=position,
+        barred=(barred or b"").decode(),
         now_ms=now,
         has_result=result is not None,
         result=result if with_result else None,

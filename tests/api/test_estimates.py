@@ -1,6 +1,7 @@
 """Estimates: when a task starts, how long it still runs; null where nothing is known."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,9 +11,11 @@ from redis.asyncio import Redis
 
 from app import estimates
 from app.door import Door
+from app.estimates import Turns
+from app.snapshots import decided_at_the_read
 from app.view import Estimate
 from taskgate.contract.errors import StoreUnavailable
-from taskgate.contract.models import Pace, TaskRecord, TaskSpec, WorkerInfo
+from taskgate.contract.models import WAITS_FOR_A_LIMIT, WAITS_FOR_A_WORKER, Pace, TaskRecord, TaskSpec, WorkerInfo
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 from tests.api.conftest import Worker, client_of, submit
@@ -139,6 +142,67 @@ def test_a_pause_that_is_over_delays_no_start(worker: WorkerInfo, pace: Pace, ba
     assert found.starts_in_ms == 5_000 or basis == "drain_rate"
 
 
+MOVING = Pace(10_000, 9_500, 3, 10.0, 1_000, 1, 4)
+"""100 ms for each of its tasks, of four tenants' in turn."""
+
+
+@pytest.mark.parametrize(
+    ("turns", "position", "starts_in_ms"),
+    [
+        (Turns(), 4, 2_000),
+        (Turns(share=0.25), 4, 2_000),
+        (Turns(share=0.5), 4, 1_000),  # every other task is its tenant's
+        (Turns(share=0.05), 4, 10_000),
+        (Turns(most=100), 4, 2_000),
+        (Turns(most=1), 4, 5_000),  # one after the other, a second each
+        (Turns(most=2), 4, 2_500),
+        (Turns(most_of_type=4), 4, 5_000),  # twenty of all tenants, four at a time
+        (Turns(most_of_type=40), 4, 2_000),
+        (Turns(most=2, most_of_type=4), 4, 5_000),
+    ],
+)
+def test_weights_and_limits_are_reckoned_with(turns: Turns, position: int, starts_in_ms: int) -> None:
+    queued = record(Status.QUEUED, position=position)
+    found = estimates.start(queued, MOVING, [said(["echo:v1"], {"echo": 1_000})], turns)
+    assert found is not None
+    assert found.starts_in_ms == starts_in_ms
+    assert found.basis == ("drain_rate" if starts_in_ms in (1_000, 2_000, 10_000) else "past_runs")
+
+
+@pytest.mark.parametrize(
+    ("barred", "run_ms", "starts_in_ms"),
+    [("tenant", {"echo": 1_000}, 5_000), ("tenant", {}, None), ("", {}, 2_000), ("type", {}, None)],
+)
+def test_where_a_limit_keeps_it_and_no_run_is_known_nothing_is_said(
+    barred: str, run_ms: dict[str, int], starts_in_ms: int | None
+) -> None:
+    queued = record(Status.QUEUED, position=4, barred=barred)
+    found = estimates.start(queued, MOVING, [said(["echo:v1"], run_ms)], Turns(most=1))
+    assert (found and found.starts_in_ms) == starts_in_ms
+
+
+async def test_limits_and_weights_are_those_of_the_policy(
+    gateway_of: Callable[..., Door], worker: Worker, tmp_path: Path
+) -> None:
+    """And a type's, as it is published."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text("[tenants.slow]\nconcurrency = 2\n[tenants.gold]\nweight = 3\n")
+    worker.info = msgspec.structs.replace(worker.info, run_ms={"echo": 60_000}, slots={"echo": 100})
+    await worker.beat()
+    async with client_of(gateway_of(tenant_header="X-Tenant", policy_file=policy, status_cache_ms=0)) as http:
+
+        async def starts(tenant: str) -> int:
+            body = {"type": "echo", "payload": {"text": ""}}
+            accepted = await http.post("/tasks", json=body, headers={"X-Tenant": tenant})
+            assert accepted.status_code == 202
+            shown = await http.get(accepted.headers["location"], headers={**FRESH, "X-Tenant": tenant})
+            return int(shown.json()["estimate"]["starts_in_ms"])
+
+        assert await starts("fast") == 600
+        assert await starts("slow") == 30_000, "half of two at a time"
+        assert await starts("slow") == 60_000
+
+
 @pytest.mark.parametrize(
     ("more", "left_ms"),
     [
@@ -211,7 +275,7 @@ async def test_without_redis_there_is_none_and_nothing_else_is_wrong(
 ) -> None:
     door = gateway_of()
 
-    async def away(*_: Any) -> Any:
+    async def away(*_: Any, **__: Any) -> Any:
         raise StoreUnavailable
 
     monkeypatch.setattr(door.gateway.store, "pace", away)
@@ -234,6 +298,28 @@ async def test_without_redis_there_is_none_and_nothing_else_is_wrong(
 def test_a_queued_task_says_what_it_waits_for(types: list[str], states: str, stage: str) -> None:
     worker = said(types, {}, children=[{"state": state} for state in states.split()])
     assert estimates.waits_for(record(Status.QUEUED), [worker]) == stage
+
+
+@pytest.mark.parametrize(
+    ("barred", "stage"),
+    [
+        ("key", "waiting for its concurrency key"),
+        ("tenant", "waiting for its tenant's limit"),
+        ("type", "waiting for its type's limit"),
+    ],
+)
+def test_a_queued_task_says_which_limit_keeps_it(barred: str, stage: str) -> None:
+    kept = record(Status.QUEUED, barred=barred, alive_ms=None)
+    busy = said(["echo:1"], {}, children=[{"state": "busy"}] * 2)
+    assert estimates.waits_for(kept, [busy]) == stage
+    assert estimates.waits_for(kept, []) == "waiting for a worker", "no limit matters where nobody serves it"
+
+
+def test_each_thing_that_a_task_may_wait_for_has_a_tag_of_its_own() -> None:
+    """A reader with the tag of one learns of another."""
+    words = [*WAITS_FOR_A_LIMIT.values(), WAITS_FOR_A_WORKER, estimates.WAITS_FOR_ROOM, "starting a child"]
+    queued = [record(Status.QUEUED, stage=each, health="", alive_ms=None) for each in words]
+    assert len({decided_at_the_read(each) for each in queued}) == len(words)
 
 
 async def test_what_a_queued_task_waits_for_is_in_its_status(http: httpx.AsyncClient, worker: Worker) -> None:

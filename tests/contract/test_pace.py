@@ -42,6 +42,14 @@ async def test_a_clock_that_steps_back_neither_stops_the_measuring_nor_makes_any
     assert (await store.pace(0, "default", "echo")).per_s == 2
 
 
+async def test_tenants_are_named_where_they_are_asked_for(store: Store) -> None:
+    await submit(store, *(submission(tenant=tenant) for tenant in "abc"), submission("other", tenant="d"))
+    pace = await store.pace(0, "default", "echo", names=2)
+    assert (pace.tenants, len(pace.names)) == (3, 2)
+    assert set(pace.names) < {"a", "b", "c"}
+    assert set((await store.pace(0, "default", "echo", names=9)).names) == {"a", "b", "c"}
+
+
 @pytest.mark.parametrize(
     ("pace", "per_s"),
     [

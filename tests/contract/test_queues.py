@@ -3,7 +3,9 @@
 from redis.asyncio import Redis
 
 from taskgate.contract import keys
-from taskgate.contract.models import QueueLook
+from taskgate.contract.models import QueueLook, Served
+from taskgate.contract.shares import Share
+from taskgate.contract.shares import shares as contract_shares
 from taskgate.contract.store import Store
 from tests.conftest import Clock
 from tests.contract.conftest import Hand, submission, submit
@@ -70,3 +72,22 @@ async def test_usage_is_whole_however_many_tenants_there_are(store: Store, redis
     usage = await store.usage(0)
     assert len(usage) == await redis_client.hlen(keys.usage(0))
     assert sum(name.startswith("waiting:tenant:") for name in usage) == 900
+
+
+async def test_tenants_at_their_limit_are_found_where_they_have_left(store: Store, w1: Hand) -> None:
+    shares = contract_shares({"a": Share(concurrency=1)})
+    await submit(store, *(submission(tenant=each) for each in "aab"), submission(tenant="a", queue="second"))
+    served = [Served(queue, "echo", "sync") for queue in ("default", "second")]
+    assert len(await w1.claim(5, served=served, shares=shares)) == 2
+    for sought, limit in ((["a"], 0), ([], 9)):
+        _, found = await store.queues(0, ["default", "second"], sought=sought, limit=limit)
+        assert (found["default"].ready, found["default"].beyond) == ([("echo", "a", 1)], {})
+        assert found["second"].ready == [("echo", "a", 1)]
+    assert (await store.queues(0, ["default"]))[1]["default"].ready == []
+
+
+async def test_what_waits_for_its_concurrency_key_is_not_ready(store: Store, w1: Hand) -> None:
+    await submit(store, *(submission(concurrency_key="k") for _ in range(3)))
+    _, found = await store.queues(0, ["default"], limit=9)
+    assert found["default"].ready == [("echo", "default", 1)]
+    assert (await store.usage(0))["waiting:queue:default"] == 3

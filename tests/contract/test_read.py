@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 from taskgate.contract import keys
 from taskgate.contract.errors import NotFinished, StoreUnavailable, TaskNotFound
 from taskgate.contract.models import Served, TypeInfo
+from taskgate.contract.shares import Share, shares
 from taskgate.contract.states import Health, Status
 from taskgate.contract.store import Store
 from tests.conftest import Clock, Server
@@ -97,6 +98,29 @@ async def test_a_result_is_there_once_the_task_has_ended(store: Store, w1: Hand)
         await store.result(task_id)
     await w1.finish(await w1.claim_one(), "failed")
     assert await store.result(task_id) == (Status.FAILED, b"")
+
+
+async def test_a_queued_task_says_which_limit_keeps_it(store: Store, w1: Hand) -> None:
+    first, second = await submit(store, submission(concurrency_key="k"), submission(concurrency_key="k"))
+    [free] = await submit(store, submission(tenant="z"))
+    keyed = await read(store, second)
+    assert (keyed.status, keyed.barred, keyed.position) == (Status.QUEUED, "key", None)
+    assert [(each.barred, each.position) for each in (await read(store, first), await read(store, free))] == [
+        ("", 0)
+    ] * 2
+
+    limited = [Served("default", "echo", "sync", 1)]
+    running = await w1.claim_one(served=limited)
+    assert running.id == first
+    assert (await read(store, free)).barred == "type"
+    assert (await read(store, first)).barred == "", "it runs"
+    await w1.finish(running)
+    assert [(await read(store, each)).barred for each in (second, free)] == ["", ""]
+
+    [waits] = await submit(store, submission(tenant="z"))
+    assert len(await w1.claim(4, shares=shares({"z": Share(concurrency=1)}))) == 2
+    kept = await read(store, waits)
+    assert (kept.barred, kept.position) == ("tenant", 0)
 
 
 async def test_events_are_read_after_an_id(store: Store, w1: Hand) -> None:

@@ -7,8 +7,15 @@ local sought = cmsgpack.unpack(ARGV[3]) -- list   of tenants that are looked for
 local limit = tonumber(ARGV[4]) -- int    tenants to look at in all lanes together, beside those sought
 
 local LANES_A_QUEUE = 64
+local CAPPED_A_CALL = 100
 
--- A tenant at its limit has left its lanes: lane types and tenants by queue.
+if limit > 0 then -- those at their limit stand in no lane, where they would be found
+    for _, tenant in ipairs(redis.call("SRANDMEMBER", prefix .. "capped", CAPPED_A_CALL)) do
+        sought[#sought + 1] = tenant
+    end
+end
+
+-- The lanes that tenants have left: lane types and tenants by queue.
 local capped = {}
 for _, tenant in ipairs(sought) do
     for _, lane in ipairs(redis.call("SRANDMEMBER", prefix .. "capped:" .. tenant, LANES_A_QUEUE)) do

@@ -1,8 +1,21 @@
 #!lua flags=no-writes
 -- Read snapshots, never the payload. Replies per id false, or {fields in models.TaskRecord order, rest of the
--- liveness in ms (below 0: none), position, now}.
+-- liveness in ms (below 0: none), position, now, barred}; barred: which limit keeps a queued task, "key", "tenant" or "type".
 local with_result = ARGV[2] == "1" -- bool
 local ids = cmsgpack.unpack(ARGV[3]) -- list   of task ids
+
+local bars = {}
+
+-- What keeps ready tasks of a place from being claimed.
+local function bar(place)
+    if bars[place] == nil then
+        local queue, lane_type, tenant = place_parts(place)
+        local lane = queue .. ":" .. lane_type
+        bars[place] = redis.call("SISMEMBER", prefix .. "capped:" .. tenant, lane) == 1 and "tenant"
+            or redis.call("SISMEMBER", prefix .. "capped-type:" .. type_of(lane_type), lane) == 1 and "type"
+    end
+    return bars[place]
+end
 
 local function read(id)
     local key = prefix .. "task:" .. id
@@ -12,18 +25,19 @@ local function read(id)
     if not f[2] then
         return false
     end
-    local alive, position = -2, false
+    local alive, position, barred = -2, false, false
     if HELD[f[2]] then
         -- The first beat that names an attempt writes its liveness key; until one must have come, the claim stands for it.
         alive = math.max(redis.call("PTTL", key .. ":alive"), tonumber(f[8]) + tonumber(f[17]) - now)
     elseif f[2] == "queued" then
         position = redis.call("ZRANK", prefix .. "ready:" .. f[18], id)
+        barred = not position and "key" or bar(f[18]) -- what is not ready waits for a place of its concurrency key
     end
     local result = false
     if f[2] == "succeeded" and not f[19] then
         result = with_result and redis.call("HGET", key, "result") or ""
     end
-    return { f, alive, position, result, now }
+    return { f, alive, position, result, now, barred }
 end
 
 local replies = {}
