@@ -93,8 +93,8 @@ async def test_restarts_start_nothing_twice_nothing_early_and_nothing_never(rig:
     rig.settings["TASKGATE_LEASE_S"] = "1"
     supervisor = await rig.worker()
     gateway = await rig.gateway()
-    due = await submit_later(rig, [3 + n / 10 for n in range(120)])
-    never = [await rig.submit("cpu", {"ms": 0}, delay_s=120, deadline_s=3 + n / 5) for n in range(60)]
+    due = await submit_later(rig, [3 + n / 10 for n in range(100)])
+    never = [await rig.submit("cpu", {"ms": 0}, delay_s=120, deadline_s=3 + n / 5) for n in range(50)]
 
     for process in (supervisor, gateway):
         process.kill()
