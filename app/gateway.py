@@ -55,7 +55,9 @@ class Gateway:
         )
         self.hub = Hub(client, self.store, self.snapshots)
         self.stacks = Stacks(self.store, self.hub)
-        self.submit = SubmitEndpoint(self.store, types=self.types, hub=self.hub, limits=self.limits)
+        self.submit = SubmitEndpoint(
+            self.store, types=self.types, hub=self.hub, limits=self.limits, policy=settings.policy
+        )
         self.status = StatusEndpoint(self.hub, self.store)
         self.queues = Queues(self.store, self.types, settings)
         self.readiness = Readiness(self.store, settings)
@@ -65,6 +67,7 @@ class Gateway:
         if not self.draining:
             self.draining = True
             self.readiness.draining = True
+            self.submit.drain()
             self.hub.drain()
             logger.info("gateway drains")
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 import msgspec
 from starlette.types import Receive
 
-from app import accepted, envelope, rate_limits, waiting
+from app import accepted, envelope, rate_limits, waiters, waiting
 from app.errors import Problem, problem_of
 from app.hub import Hub
 from app.reply import Caller, Reply
@@ -20,6 +20,7 @@ from taskgate.contract.group import Group
 from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec, TypeInfo
 from taskgate.contract.store import Store
+from taskgate.policy import Policy
 
 Outcome = Accepted | Refused | IdempotencyConflict | UniqueConflict
 
@@ -35,14 +36,14 @@ _spec_json = msgspec.json.Encoder().encode
 class SubmitEndpoint:
     """The hot `POST /tasks`, as plain ASGI behind the door."""
 
-    def __init__(self, store: Store, *, types: TypeRegistry, hub: Hub, limits: Limits) -> None:
+    def __init__(self, store: Store, *, types: TypeRegistry, hub: Hub, limits: Limits, policy: Policy) -> None:
         self._types = types
         self._hub = hub
         self._store = store
         self._large = asyncio.Lock()
-        self._groups = [
-            Group(_submitter(store, limits), size=_size, within_s=ANSWER_WITHIN_S) for _ in store.partitions
-        ]
+        self._groups = _groups(store, limits.for_nobody_waiting())
+        self._waiters = waiters.Waiters(_groups(store, limits)) if policy.lets_wait else None
+        self._policy = policy
 
     async def __call__(self, body: bytes, caller: Caller, headers: dict[bytes, bytes], receive: Receive) -> Reply:
         media_type = headers.get(b"content-type", b"")
@@ -95,7 +96,9 @@ class SubmitEndpoint:
             concurrency=info.concurrency_per_key,
         )
         try:
-            outcome = await self._groups[self._store.partition_of(task_id)](submission)
+            outcome = None if self._waiters is None else await self._waited(self._waiters, submission, receive)
+            if outcome is None:
+                outcome = await self._groups[self._store.partition_of(task_id)](submission)
         except TimeoutError:
             raise problem_of(OutcomeUnknown("no answer yet"), task_id=task_id) from None
         except TaskgateError as error:
@@ -111,10 +114,23 @@ class SubmitEndpoint:
                 return accepted.reply(outcome.task_id, seen.body, waiting.applied(wait_s), *more, status=200)
             if seen is not None:
                 return accepted.reply(outcome.task_id, seen.body, *more)
-        if outcome.replayed or outcome.existing:
+        if outcome.replayed or outcome.existing or outcome.spilled:
             seen = await self._hub.snapshots.fresh(outcome.task_id, caller.tenant)
             return accepted.reply(outcome.task_id, seen.body, *more)
         return accepted.reply(task_id, accepted.task_json(submission, spec), *more)
+
+    async def _waited(self, row: waiters.Waiters[Outcome], submission: Submission, receive: Receive) -> Outcome | None:
+        """What was decided once there was room; None: there was none in time, or nobody waits for that queue."""
+        policy = self._policy.queue(submission.queue)
+        if policy.on_full != "wait" or not row.has_place(submission):
+            return None
+        partition = self._store.partition_of(submission.id)
+        return await waiting.while_listening(row.admitted(submission, partition, wait_s=policy.wait_ms / 1000), receive)
+
+    def drain(self) -> None:
+        """Nobody waits for room any longer; idempotent."""
+        if self._waiters is not None:
+            self._waiters.drain()
 
     async def _watched(self, task_id: str, tenant: str, wait_s: float, receive: Receive) -> Snapshot | None:
         """The task once it has ended, or after that time. It is accepted: what goes wrong now may not hide that."""
@@ -129,8 +145,12 @@ class SubmitEndpoint:
         return task, payload, await self._types.accept(task.type, envelope.value_of(payload))
 
 
-def _submitter(store: Store, limits: Limits) -> Callable[[Sequence[Submission]], Awaitable[Sequence[Outcome]]]:
-    return functools.partial(store.submit, limits=limits)
+def _groups(store: Store, limits: Limits) -> list[Group[Submission, Outcome]]:
+    """One for each partition."""
+    submit: Callable[[Sequence[Submission]], Awaitable[Sequence[Outcome]]] = functools.partial(
+        store.submit, limits=limits
+    )
+    return [Group(submit, size=_size, within_s=ANSWER_WITHIN_S) for _ in store.partitions]
 
 
 def _size(submission: Submission) -> int:

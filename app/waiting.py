@@ -32,7 +32,7 @@ async def until(
         ClientGone: the client hung up.
         TaskNotFound: there is no such task, or no longer.
     """
-    return await _while_listening(_look(hub, task_id, tenant, wanted, wait_s), receive)
+    return await while_listening(_look(hub, task_id, tenant, wanted, wait_s), receive)
 
 
 async def _look(hub: Hub, task_id: str, tenant: str, wanted: Callable[[Snapshot], bool], wait_s: float) -> Snapshot:
@@ -54,7 +54,7 @@ def _until_another_look_s(snapshot: Snapshot) -> float:
     return BACKUP_S if alive_ms is None else min(BACKUP_S, (alive_ms + _LATER_MS) / 1000)
 
 
-async def _while_listening(answering: Coroutine[Any, Any, T], receive: Receive) -> T:
+async def while_listening(answering: Coroutine[Any, Any, T], receive: Receive) -> T:
     """Its result, unless the client hangs up first."""
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(until_gone(receive))

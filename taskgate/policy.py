@@ -107,6 +107,11 @@ class Policy(BaseModel):
     def tenant(self, name: str) -> TenantPolicy:
         return self._tenant(name)
 
+    @property
+    def lets_wait(self) -> bool:
+        """Whether somebody may wait for room in a queue."""
+        return any(queue.on_full == "wait" for queue in self.queues.values())
+
     @cached_property
     def weighs(self) -> bool:
         """Whether tenants have different weights."""
@@ -128,6 +133,9 @@ def limits(policy: Policy, others: QueueLimits) -> Limits:
         tasks=unnamed.tasks,
         bytes=unnamed.bytes,
         wait_ms=unnamed.wait_ms,
+        on_full=unnamed.on_full,
+        spill_tasks=unnamed.spill_tasks,
+        spill_bytes=unnamed.spill_bytes,
         tenant=_of_tenant(policy.tenant(OTHERS)),
         queues={name: _of_queue(policy.queue(name), others) for name in policy.queues},
         tenants={name: _of_tenant(policy.tenant(name)) for name in policy.tenants},
@@ -139,6 +147,9 @@ def _of_queue(said: QueuePolicy, others: QueueLimits) -> QueueLimits:
         tasks=said.limit_tasks or others.tasks,
         bytes=int(said.limit_bytes or others.bytes),  # nobody can encode a ByteSize
         wait_ms=milliseconds(said.limit_wait_s) or others.wait_ms,
+        on_full=said.on_full,
+        spill_tasks=said.spill_tasks,
+        spill_bytes=int(said.spill_bytes),
     )
 
 

@@ -33,10 +33,11 @@ class TaskNotFound(TaskgateError):
 
 class Refused(TaskgateError):
     """`limit`: `queue-` or `tenant-` `tasks`, `bytes` or `wait`, or `rate`. `retry_after_s`: seconds until room is
-    expected, unrounded. `room`: all limits in force; None where nobody shows them.
+    expected, unrounded. `room`: all limits in force; None where nobody shows them. `waits`: whoever asked looks again.
     """
 
     words = ""
+    waits = False
 
     def __init__(
         self, *, limit: str, queue: str, tenant: str, retry_after_s: float, room: "Room | None" = None

@@ -75,10 +75,22 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     bytes: int = 256 * 1024 * 1024
     wait_ms: int = 0
     """Expected time for what is queued to leave. 0: any."""
+    on_full: str = "refuse"
+    """`refuse`; `spill` into dead letters, as far as there is room for them; `wait`: refused without a place in the
+    virtual row, since its caller looks again; `closed`: refused whatever room there is, since others wait for it."""
+    spill_tasks: int = 0
+    spill_bytes: int = 0
 
     def share(self, partitions: int) -> "QueueLimits":
         """What one of so many partitions allows."""
-        return QueueLimits(tasks=-(-self.tasks // partitions), bytes=-(-self.bytes // partitions), wait_ms=self.wait_ms)
+        return QueueLimits(
+            tasks=-(-self.tasks // partitions),
+            bytes=-(-self.bytes // partitions),
+            wait_ms=self.wait_ms,
+            on_full=self.on_full,
+            spill_tasks=-(-self.spill_tasks // partitions),
+            spill_bytes=-(-self.spill_bytes // partitions),
+        )
 
 
 class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -109,16 +121,34 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int = 100_000
     bytes: int = 256 * 1024 * 1024
     wait_ms: int = 0
+    on_full: str = "refuse"
+    spill_tasks: int = 0
+    spill_bytes: int = 0
     tenant: TenantLimits = UNLIMITED
     queues: dict[str, QueueLimits] = {}
     tenants: dict[str, TenantLimits] = {}
 
     def of_queue(self, name: str) -> QueueLimits:
-        named = self.queues.get(name)
-        return named or QueueLimits(tasks=self.tasks, bytes=self.bytes, wait_ms=self.wait_ms)
+        return self.queues.get(name) or QueueLimits(
+            tasks=self.tasks,
+            bytes=self.bytes,
+            wait_ms=self.wait_ms,
+            on_full=self.on_full,
+            spill_tasks=self.spill_tasks,
+            spill_bytes=self.spill_bytes,
+        )
 
     def of_tenant(self, name: str) -> TenantLimits:
         return self.tenants.get(name, self.tenant)
+
+    def for_nobody_waiting(self) -> "Limits":
+        """The same for those who do not wait: closed where others do."""
+        replace = msgspec.structs.replace
+        queues = {
+            name: replace(each, on_full="closed") if each.on_full == "wait" else each
+            for name, each in self.queues.items()
+        }
+        return replace(self, on_full="closed" if self.on_full == "wait" else self.on_full, queues=queues)
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -144,6 +174,8 @@ class Accepted:
     replayed: bool
     existing: bool = False
     """It is another one, which has the unique key and has not ended."""
+    spilled: bool = False
+    """Its queue was full: it is a dead letter."""
     room: Room | None = field(default=None, compare=False, repr=False)
 
 

@@ -134,7 +134,7 @@ class Store:
     async def submit(
         self, items: Sequence[Submission], limits: Limits
     ) -> list[Accepted | Refused | IdempotencyConflict | UniqueConflict]:
-        """Accept tasks of one partition: (nothing) -> queued | scheduled. An outcome per item, in order.
+        """Accept tasks of one partition: (nothing) -> queued | scheduled | failed. An outcome per item, in order.
 
         What an item replaces is canceled.
 
@@ -148,6 +148,7 @@ class Store:
             _pack_named(queues),
             _pack_named(tenants),
             self._retention_ms,
+            self._dead_retention_ms,
             _pack(items),
         )
         rooms = _Rooms(queues, tenants, *used)
@@ -850,6 +851,8 @@ def _submitted(
     match reply:
         case [b"ok"]:
             return Accepted(item.id, replayed=False, room=room)
+        case [b"spilled"]:
+            return Accepted(item.id, replayed=False, spilled=True, room=room)
         case [b"replay", task_id]:
             return Accepted(task_id.decode(), replayed=True, room=room)
         case [b"conflict"]:
@@ -860,6 +863,10 @@ def _submitted(
             return UniqueConflict(task_id.decode(), status.decode())
         case [b"full", limit, retry_ms]:
             return _refusal(limit.decode(), retry_ms, item.queue, item.tenant, room)
+        case [b"wait", limit, retry_ms]:
+            refused = _refusal(limit.decode(), retry_ms, item.queue, item.tenant, room)
+            refused.waits = True
+            return refused
     raise AssertionError(f"unknown reply {reply!r}")
 
 

@@ -14,6 +14,7 @@ local IDEMPOTENCY_MS = 86400000
 local HEAVY_BYTES = 1024 -- of payload and result: what is dropped before whole tasks are
 local BELT_MS = 86400000 -- trim deletes at the purge time; the TTL is the belt behind it
 local RETRY_CAP_MS = 60000
+local UNMEASURED_STEP_MS = 10 -- between refused callers while nobody knows a queue's speed: else all come again at once
 local SPILLED = "!" -- field `spilled` of a dead letter that never was in its queue; ends its entry in `final`
 local NEW = -1 -- virtual time of a lane that no claim has seen yet
 local BEHIND = 1 / 1024 -- so much virtual time is a newcomer behind whoever had the last turn: less than any turn takes
@@ -811,6 +812,12 @@ local function full(bound, bytes)
     return nil
 end
 
+-- When that many tasks will have left.
+local function room_in_ms(bound, over)
+    local pace = pace_of(bound)
+    return math.ceil(math.min(RETRY_CAP_MS, over * 1000 / (leaving_per_s(pace) or pace.seen)))
+end
+
 -- When a caller who was refused should come again: `over` tasks must leave before. Each refusal takes the next place in a
 -- virtual row that moves at the measured drain rate, so that callers who obey come one by one.
 local function retry_in_ms(bound, over)
@@ -818,11 +825,12 @@ local function retry_in_ms(bound, over)
         return RETRY_CAP_MS -- one task alone is more than the limit: nothing that leaves makes room
     end
     local pace = pace_of(bound)
-    if not pace.rate and pace.span < 1000 then
-        return 1000 - pace.span -- nothing was measured yet: when the first window closes, something is
-    end
     local step = 1000 / (leaving_per_s(pace) or pace.seen)
-    bound.room_at = math.min(now + RETRY_CAP_MS, math.max(now + (over - 1) * step, bound.room_at) + step)
+    local from = now + (over - 1) * step
+    if not pace.rate and pace.span < 1000 then -- nothing was measured yet: when the first window closes, something is
+        step, from = UNMEASURED_STEP_MS, now + 1000 - pace.span
+    end
+    bound.room_at = math.min(now + RETRY_CAP_MS, math.max(from, bound.room_at) + step)
     bound.row_moved = true
     return math.ceil(bound.room_at - now)
 end
@@ -863,22 +871,22 @@ local function admitted(bound)
     bound.starts = is_idle(bound) or not bound.measured
 end
 
--- What refuses a task of `bytes`: {"full", limit, retry_ms}, nil if nothing does. `tenant` and `rate` may be nil.
-local function refusal(queue, tenant, rate, bytes)
-    local retry_ms = rate and too_fast(rate)
-    if retry_ms then
-        return { "full", "rate", retry_ms }
-    end
+-- The limit that one more task of `bytes` would pass, whose it is, and how many tasks must leave before; nil: there is
+-- room. `tenant` may be nil.
+local function passed(queue, tenant, bytes)
     local bound = queue
     local limit, over = full(queue, bytes)
     if not limit and tenant then
         bound = tenant
         limit, over = full(tenant, bytes)
     end
-    if limit then
-        return { "full", limit, retry_in_ms(bound, over) }
-    end
-    return nil
+    return limit, bound, over
+end
+
+-- What refuses a dead letter of `bytes` that is to be queued again: {"full", limit, retry_ms}, nil if nothing does.
+local function refusal(queue, tenant, bytes)
+    local limit, bound, over = passed(queue, tenant, bytes)
+    return limit and { "full", limit, retry_in_ms(bound, over) }
 end
 
 -- It is accepted.

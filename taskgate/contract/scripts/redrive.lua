@@ -25,7 +25,7 @@ local refusals = {}
 local function refusal_of(queue, owner, bytes)
     local name = queue .. ":" .. owner
     if not refusals[name] then
-        refusals[name] = refusal(queues[queue], tenants[owner], nil, bytes)
+        refusals[name] = refusal(queues[queue], tenants[owner], bytes)
         return refusals[name]
     end
     local is_full = full(queues[queue], bytes) or tenants[owner] and full(tenants[owner], bytes)

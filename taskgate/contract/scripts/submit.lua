@@ -1,17 +1,20 @@
 #!lua
--- Accept tasks: (nothing) -> queued | scheduled; what one replaces: scheduled | queued | retrying -> canceled.
--- All items lie in this partition.
--- Replies {items, queues, tenants}. Per item {"ok"}, {"replay", task_id}, {"conflict"}, {"full", limit, retry_ms}, or
--- where another live task has its unique key {"unique", task_id} (that one counts) or {"unique_conflict", task_id, status}.
+-- Accept tasks: (nothing) -> queued | scheduled | failed (spilled by a full queue); what one replaces: scheduled | queued |
+-- retrying -> canceled. All items lie in this partition.
+-- Replies {items, queues, tenants}. Per item {"ok"}, {"spilled"}, {"replay", task_id}, {"conflict"}, {"full", limit,
+-- retry_ms}, {"wait", limit, retry_ms} (refused without a place in the virtual row: the caller looks again), or where another live task has its unique key {"unique", task_id} (that one counts) or {"unique_conflict", task_id, status}.
 -- Per queue {waiting, bytes}, per tenant {waiting, bytes, left, more_in_ms} (of its rate) after all of them.
 local queue_limits = cmsgpack.unpack(ARGV[2]) -- list   of {queue, models.QueueLimits...}: those of all items
 local tenant_limits = cmsgpack.unpack(ARGV[3]) -- list   of {tenant, models.TenantLimits...}: those that have any
 local retention_ms = tonumber(ARGV[4]) -- int    of tasks that are replaced
-local items = cmsgpack.unpack(ARGV[5]) -- list   of models.Submission
+local dead_retention_ms = tonumber(ARGV[5]) -- int    of tasks that are spilled
+local items = cmsgpack.unpack(ARGV[6]) -- list   of models.Submission
 
 local queues, tenants, rates = {}, {}, {}
 for _, limits in ipairs(queue_limits) do
-    queues[limits[1]] = bound_of("queue", limits)
+    local queue = bound_of("queue", limits)
+    queue.on_full, queue.spill_tasks, queue.spill_bytes = unpack(limits, 5, 7)
+    queues[limits[1]] = queue
 end
 for _, limits in ipairs(tenant_limits) do
     tenants[limits[1]] = bound_of("tenant", limits)
@@ -25,6 +28,50 @@ local function earlier(idem_key, fingerprint)
         return nil
     end
     return seen == fingerprint and { "replay", task_id } or { "conflict" }
+end
+
+local function keep_key(item)
+    local id, tenant, key, fingerprint = item[1], item[4], item[11], item[12]
+    if key ~= "" then
+        redis.call("SET", prefix .. "idem:" .. tenant .. ":" .. key, fingerprint .. " " .. id, "PX", IDEMPOTENCY_MS)
+        redis.call("HSET", prefix .. "task:" .. id, "idem", key)
+    end
+end
+
+-- (nothing) -> failed: a dead letter that can be redriven; false: as many as may are there already.
+local function spill(item, queue, limit, bytes)
+    local tasks_field, bytes_field = "spilled:" .. queue.unit, "spilled_bytes:" .. queue.unit
+    if not queue.spilled then
+        queue.spilled = redis.call("HMGET", usage_key, tasks_field, bytes_field)
+    end
+    local tasks = (tonumber(queue.spilled[1]) or 0) + (tallies[tasks_field] or 0)
+    local kept = (tonumber(queue.spilled[2]) or 0) + (tallies[bytes_field] or 0)
+    if tasks >= queue.spill_tasks or kept + bytes > queue.spill_bytes then
+        return false
+    end
+    tally(tasks_field, 1)
+    tally(bytes_field, bytes)
+    local fields = { "spilled", SPILLED, "error", '{"kind":"overflow","message":"it was not queued: ' .. limit
+        .. ' was reached when it came","limit":"' .. limit .. '"}' }
+    if item[13] ~= "" then
+        fields[5], fields[6] = "unique", item[13] -- which it takes when it is redriven, not before
+    end
+    finish_record(item[1], create(item, "failed"), "failed", dead_retention_ms, 1, 0, ',"error":' .. fields[4], fields,
+        bytes, false, SPILLED)
+    keep_key(item)
+    return true
+end
+
+-- What becomes of a task that would pass a limit, which `over` tasks must leave before.
+local function turn_away(item, queue, limit, bound, over, bytes)
+    if queue.on_full == "spill" and spill(item, queue, limit, bytes) then
+        return { "spilled" }
+    end
+    if queue.on_full == "wait" and bytes <= bound.limit_bytes then
+        queue.held = queue.held or (bound == queue and limit)
+        return { "wait", limit, room_in_ms(bound, over) }
+    end
+    return { "full", limit, retry_in_ms(bound, over) }
 end
 
 local function submit(item)
@@ -44,19 +91,24 @@ local function submit(item)
         end
         return taken
     end
-    local refused = refusal(queues[queue], tenants[tenant], rates[tenant], #payload + TASK_BYTES)
-    if refused then
-        return refused
+    local in_queue, of_tenant, rate, bytes = queues[queue], tenants[tenant], rates[tenant], #payload + TASK_BYTES
+    local retry_ms = rate and too_fast(rate)
+    if retry_ms then
+        return { "full", "rate", retry_ms }
     end
-    admit(queues[queue], tenants[tenant], rates[tenant])
+    local limit, bound, over = passed(in_queue, of_tenant, bytes)
+    if not limit and (in_queue.held or in_queue.on_full == "closed") then -- others came before it
+        limit, bound, over = in_queue.held or "queue-tasks", in_queue, 1
+    end
+    if limit then
+        return turn_away(item, in_queue, limit, bound, over, bytes)
+    end
+    admit(in_queue, of_tenant, rate)
     if replaced then
         replace(replaced, id, retention_ms)
     end
     accept(item)
-    if key ~= "" then
-        redis.call("SET", idem_key, fingerprint .. " " .. id, "PX", IDEMPOTENCY_MS)
-        redis.call("HSET", prefix .. "task:" .. id, "idem", key)
-    end
+    keep_key(item)
     return { "ok" }
 end
 

@@ -1,0 +1,106 @@
+"""Crowds of clients: some come again when they are told to, others come whatever they are told."""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+_PATIENCE_S = 30
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To one submission. `sent_s`: when it was due, by the monotonic clock; the time it took counts from there."""
+
+    sent_s: float
+    took_s: float
+    status: int
+    retry_after_s: int
+
+
+class Wire:
+    """One kept-alive connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def to(cls, url: str) -> "Wire":
+        parts = urlsplit(url)
+        return cls(*await asyncio.open_connection(parts.hostname, parts.port))
+
+    async def submit(self, body: str, *, due_s: float | None = None) -> Answer:
+        sent_s = time.monotonic() if due_s is None else due_s
+        data = body.encode()
+        self._writer.write(
+            b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(data), data)
+        )
+        async with asyncio.timeout(_PATIENCE_S):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            first, *lines = head.lower().split(b"\r\n")
+            headers = dict(line.split(b": ", 1) for line in lines if line)
+            await self._reader.readexactly(int(headers[b"content-length"]))
+        return Answer(sent_s, time.monotonic() - sent_s, int(first.split()[1]), int(headers.get(b"retry-after", b"0")))
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def _wires(url: str, count: int) -> AsyncIterator[list[Wire]]:
+    wires = [await Wire.to(url) for _ in range(count)]
+    try:
+        yield wires
+    finally:
+        for wire in wires:
+            wire.close()
+
+
+async def obeying(url: str, bodies: Sequence[str]) -> list[Answer]:
+    """A client for each body, all of them at once, who on 429 comes again after Retry-After until it gets in."""
+
+    async def client(wire: Wire, body: str) -> list[Answer]:
+        answers = [await wire.submit(body)]
+        while answers[-1].status == 429:
+            await asyncio.sleep(answers[-1].retry_after_s)
+            answers.append(await wire.submit(body))
+        return answers
+
+    async with _wires(url, len(bodies)) as wires:
+        each = await asyncio.gather(*map(client, wires, bodies))
+    return [answer for answers in each for answer in answers]
+
+
+async def pouring(url: str, bodies: Sequence[str], *, per_s: float) -> list[Answer]:
+    """One body after the other at that rate, however long the answers take."""
+    free: deque[Wire] = deque()
+    async with _wires(url, 64) as wires:
+        free.extend(wires)
+
+        async def one(body: str, due_s: float) -> Answer:
+            if not free:
+                wires.append(await Wire.to(url))
+                free.append(wires[-1])
+            wire = free.popleft()
+            answer = await wire.submit(body, due_s=due_s)
+            free.append(wire)
+            return answer
+
+        started, running = time.monotonic(), []
+        for n, body in enumerate(bodies):
+            due_s = started + n / per_s
+            if (ahead_s := due_s - time.monotonic()) > 0:
+                await asyncio.sleep(ahead_s)
+            running.append(asyncio.ensure_future(one(body, due_s)))
+        return list(await asyncio.gather(*running))
+
+
+def busiest_s(answers: Sequence[Answer], *, after_s: float) -> int:
+    """Most submissions within a second, of those sent after that time."""
+    times = sorted(answer.sent_s for answer in answers if answer.sent_s > after_s)
+    return max((sum(1 for other in times[n:] if other < at + 1) for n, at in enumerate(times)), default=0)
