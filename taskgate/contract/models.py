@@ -115,7 +115,7 @@ class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 UNLIMITED = TenantLimits()
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What admission goes by: `tasks`, `bytes` and `wait_ms` in queues, `tenant` for tenants that are not named."""
 
     tasks: int = 100_000

@@ -1,8 +1,8 @@
 """The store: every read and write of task state, one method for each transition."""
 
 import functools
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast, get_origin
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast, get_origin
 
 import msgspec
 from redis import exceptions
@@ -141,29 +141,25 @@ class Store:
         Repeating it with the same ids has no second effect.
         """
         partition = self.partition_of(items[0].id)
-        queues, tenants = self._bounds(limits, {item.queue for item in items}, {item.tenant for item in items})
+        bounds = _bounds(
+            limits,
+            len(self.partitions),
+            frozenset([item.queue for item in items]),
+            frozenset([item.tenant for item in items]),
+        )
         replies, *used = await self._submit(
             keys.prefix(partition),
             self._now(),
-            _pack_named(queues),
-            _pack_named(tenants),
+            bounds.packed_queues,
+            bounds.packed_tenants,
             self._retention_ms,
             self._dead_retention_ms,
             _pack(items),
         )
-        rooms = _Rooms(queues, tenants, *used)
+        rooms = _Rooms(bounds, *used)
         return [
             _submitted(item, reply, rooms[item.queue, item.tenant]) for item, reply in zip(items, replies, strict=True)
         ]
-
-    def _bounds(
-        self, limits: Limits, queues: Iterable[str], tenants: Iterable[str]
-    ) -> tuple[dict[str, QueueLimits], dict[str, TenantLimits]]:
-        """A partition's share of the limits of those queues, and of those tenants that have any."""
-        count = len(self.partitions)
-        of_queues = {name: limits.of_queue(name).share(count) for name in queues}
-        of_tenants = {name: limits.of_tenant(name) for name in tenants}
-        return of_queues, {name: found.share(count) for name, found in of_tenants.items() if found != UNLIMITED}
 
     async def beat(
         self, partition: int, worker: WorkerInfo, *, held: Sequence[Held], served: Sequence[Served], shares: str = ""
@@ -389,8 +385,11 @@ class Store:
         partition = self.partition_of(task_ids[0])
         places = await self._pipeline([["HGET", keys.task(partition, each), "place"] for each in task_ids])
         known = [(place or b"").decode().split(":") for place in places]
-        queues, tenants = self._bounds(
-            limits, {queue for queue, *_ in known if queue}, {place[2] for place in known if place[0]}
+        bounds = _bounds(
+            limits,
+            len(self.partitions),
+            frozenset([queue for queue, *_ in known if queue]),
+            frozenset([place[2] for place in known if place[0]]),
         )
         replies = await self._redrive(
             keys.prefix(partition),
@@ -400,8 +399,8 @@ class Store:
             before_ms,
             first_ms,
             round(1_000_000 / rate_per_s) if rate_per_s else 0,
-            _pack_named(queues),
-            _pack_named(tenants),
+            bounds.packed_queues,
+            bounds.packed_tenants,
             _pack(task_ids),
         )
         return [
@@ -789,6 +788,25 @@ def _pairs(reply: Any) -> list[tuple[bytes, bytes]]:
     return list(zip(reply[::2], reply[1::2], strict=True))
 
 
+class _Bounds(NamedTuple):
+    """A partition's share of the limits of some queues and tenants, and the same as arguments of a script."""
+
+    queues: dict[str, QueueLimits]
+    tenants: dict[str, TenantLimits]
+    """Those that have any."""
+    packed_queues: bytes
+    packed_tenants: bytes
+
+
+@functools.lru_cache(64)
+def _bounds(limits: Limits, partitions: int, queues: frozenset[str], tenants: frozenset[str]) -> _Bounds:
+    """Most groups are of the same few."""
+    of_queues = {name: limits.of_queue(name).share(partitions) for name in queues}
+    asked = {name: limits.of_tenant(name) for name in tenants}
+    of_tenants = {name: found.share(partitions) for name, found in asked.items() if found != UNLIMITED}
+    return _Bounds(of_queues, of_tenants, _pack_named(of_queues), _pack_named(of_tenants))
+
+
 def _pack_named(limits: Mapping[str, QueueLimits | TenantLimits]) -> bytes:
     return _encode([(name, *_fields(each)) for name, each in limits.items()])
 
@@ -796,27 +814,20 @@ def _pack_named(limits: Mapping[str, QueueLimits | TenantLimits]) -> bytes:
 class _Rooms(dict[tuple[str, str], Room]):
     """What a group has left of its limits, by queue and tenant: made once for all items that are alike."""
 
-    def __init__(
-        self,
-        queues: Mapping[str, QueueLimits],
-        tenants: Mapping[str, TenantLimits],
-        used: list[list[int]],
-        used_by_tenants: list[list[int]],
-    ) -> None:
-        self._queues = {name: (limits, each) for (name, limits), each in zip(queues.items(), used, strict=True)}
-        self._tenants = {
-            name: (limits, each) for (name, limits), each in zip(tenants.items(), used_by_tenants, strict=True)
-        }
+    def __init__(self, bounds: _Bounds, used: list[list[int]], used_by_tenants: list[list[int]]) -> None:
+        self._bounds = bounds
+        self._used = dict(zip(bounds.queues, used, strict=True))
+        self._used_by_tenants = dict(zip(bounds.tenants, used_by_tenants, strict=True))
 
     def __missing__(self, place: tuple[str, str]) -> Room:
         queue, tenant = place
-        limits, (waiting, waiting_bytes) = self._queues[queue]
-        own, (own_waiting, own_bytes, left, more_ms) = self._tenants.get(tenant, (UNLIMITED, (0, 0, 0, 0)))
+        waiting, waiting_bytes = self._used[queue]
+        own_waiting, own_bytes, left, more_ms = self._used_by_tenants.get(tenant, (0, 0, 0, 0))
         room = self[place] = Room(
-            queue=limits,
+            queue=self._bounds.queues[queue],
             waiting=waiting,
             waiting_bytes=waiting_bytes,
-            tenant=own,
+            tenant=self._bounds.tenants.get(tenant, UNLIMITED),
             tenant_waiting=own_waiting,
             tenant_waiting_bytes=own_bytes,
             rate_left=left,
