@@ -119,7 +119,8 @@ async def events(task_id: str, parts: Parts, who: Who, seen: Seen, start: Start 
     and `log` (with `from=start` every kept event); then everything as it happens, `status` and `progress` too, and
     `end` with the whole task. A `snapshot` comes again where health or stage have changed.
 
-    `stopping` and `killed` tell of the signals that a running task is sent, `stalled` where it was when it stalled.
+    `stopping` and `killed` tell of the signals that a running task is sent, `stalled` where it was when it stalled,
+    `skipped` of a task that it has submitted and that was left out, since another with the same `unique_key` lives.
     `Last-Event-ID` resumes exactly after that event; `gap` says that some may be missing. `204`: the end was seen.
     """
     stream = await open_stream(

@@ -80,6 +80,13 @@ async def test_replace_cancels_what_is_to_be_tried_again(store: Store, w1: Hand)
     assert (await read(store, old)).status is Status.CANCELED
 
 
+async def test_replace_gives_the_place_of_a_concurrency_key_to_the_next(store: Store, w1: Hand) -> None:
+    old, blocked = unique(concurrency_key="c"), submission(concurrency_key="c")
+    await submit(store, old, blocked)
+    await submit(store, unique("replace", delay_ms=1000))
+    assert [task.id for task in await w1.claim(sync=9)] == [blocked.id]
+
+
 async def test_replace_lets_what_runs_be(store: Store, w1: Hand, redis_client: Redis) -> None:
     [first] = await submit(store, unique())
     await w1.claim_one()
