@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from app import documentation, logs, openapi
+from app import dead_letters, documentation, logs, openapi
 from app.errors import Problem, problem_of, problem_of_status
 from app.gateway import Gateway
 from app.reply import CALLER
@@ -26,6 +26,7 @@ def build(gateway: Gateway) -> FastAPI:
     api.state.gateway = gateway
     api.include_router(router)
     api.include_router(logs.router)
+    api.include_router(dead_letters.router)
     api.include_router(documentation.router(openapi.document(api)))
     for error in (Problem, TaskgateError, HTTPException, RequestValidationError, Exception):
         api.add_exception_handler(error, _refuse)

@@ -67,7 +67,7 @@ def parse(body: bytes) -> Envelope:
     try:
         envelope = _decode(body)
     except msgspec.ValidationError as error:
-        raise invalid(_fault(str(error))) from None
+        raise invalid(fault(str(error))) from None
     except msgspec.DecodeError as error:
         raise Problem("invalid-json", f"{error}.") from None
     except RecursionError:
@@ -122,16 +122,17 @@ def pointer(*parts: str | int) -> str:
     return "#" + "".join(f"/{str(part)[:64].replace('~', '~0').replace('/', '~1')}" for part in parts)
 
 
-def _fault(message: str) -> Fault:
+def fault(message: str) -> Fault:
     """msgspec says `what - at `$.where``, and nothing of the value."""
     what, _, where = message.partition(" - at `$")
+    place = re.findall(r"\w+", where)
     if missing := re.fullmatch(r"Object missing required field `(.+)`", what):
-        return Fault(pointer(missing[1]), "required", "missing")
+        return Fault(pointer(*place, missing[1]), "required", "missing")
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
-        return Fault(pointer(unknown[1]), "unknown field", "unknown-field")
+        return Fault(pointer(*place, unknown[1]), "unknown field", "unknown-field")
     if "length <=" in what:
         what = _NAMES
-    return Fault(pointer(*re.findall(r"\w+", where)), what, "invalid")
+    return Fault(pointer(*place), what, "invalid")
 
 
 def _check_metadata(raw: bytes) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
+from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -20,28 +21,37 @@ from taskgate.contract.store import BATCH, Store
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 SCANNED_A_PAGE = 1_000
 
-PARAMETERS: list[dict[str, Any]] = [
-    {"name": name, "in": "query", "schema": schema, "description": description}
-    for name, schema, description in (
-        ("status", {"type": "string"}, "one or more, with commas"),
-        ("type", {"type": "string"}, "task type"),
-        ("queue", {"type": "string"}, ""),
-        (
-            "metadata.{key}",
-            {"type": "string"},
-            "what your metadata has under that key; values that are no text as JSON",
-        ),
-        ("created_after", {"type": "string", "format": "date-time"}, "then or later"),
-        ("created_before", {"type": "string", "format": "date-time"}, "before then"),
-        ("limit", {"type": "integer", "minimum": 1, "default": DEFAULT_LIMIT}, f"more than {MAX_LIMIT} is that"),
-        ("cursor", {"type": "string"}, "`next_cursor` of the page before, with the same filters"),
-    )
+Parameters = list[dict[str, Any]]
+
+
+def parameter(name: str, schema: dict[str, Any], description: str = "") -> dict[str, Any]:
+    """As OpenAPI describes it."""
+    return {"name": name, "in": "query", "schema": schema, "description": description}
+
+
+TEXT: dict[str, Any] = {"type": "string"}
+TIME: dict[str, Any] = {"type": "string", "format": "date-time"}
+BY_TYPE = parameter("type", TEXT, "task type")
+BY_QUEUE = parameter("queue", TEXT)
+LIMIT = parameter(
+    "limit", {"type": "integer", "minimum": 1, "default": DEFAULT_LIMIT}, f"more than {MAX_LIMIT} is that"
+)
+CURSOR = parameter("cursor", TEXT, "`next_cursor` of the page before, with the same filters")
+PARAMETERS: Parameters = [
+    parameter("status", TEXT, "one or more, with commas"),
+    BY_TYPE,
+    BY_QUEUE,
+    parameter("metadata.{key}", TEXT, "what your metadata has under that key; values that are no text as JSON"),
+    parameter("created_after", TIME, "then or later"),
+    parameter("created_before", TIME, "before then"),
+    LIMIT,
+    CURSOR,
 ]
 
 _SEAL_BYTES = 9
 _METADATA = "metadata."
 _KNOWN = {each["name"] for each in PARAMETERS}
-_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,21 +100,21 @@ class Request(NamedTuple):
 
 def parse(query: QueryParams, tenant: str) -> Request:
     """Raises Problem: a filter that is none, or a cursor that is not of this list."""
-    _check_names(query)
+    check_names(query, _KNOWN, metadata=True)
     statuses = tuple(sorted({word for given in query.getlist("status") for word in given.split(",")}))
     if unknown := set(statuses) - set(Status):
         raise Problem("bad-request", f"`status`: there is no `{min(unknown)[:64]}`.")
     wanted = Wanted(
         statuses=statuses,
-        type=_name(query, "type"),
-        queue=_name(query, "queue"),
-        after_ms=_time_ms(query, "created_after"),
-        before_ms=_time_ms(query, "created_before"),
+        type=name_of(query, "type"),
+        queue=name_of(query, "queue"),
+        after_ms=time_ms_of(query, "created_after"),
+        before_ms=time_ms_of(query, "created_before"),
         metadata=tuple(sorted((key[len(_METADATA) :], value) for key, value in query.items() if _is_metadata(key))),
     )
     cursor = query.get("cursor")
     start = Mark(wanted.before_ms) if cursor is None else read_cursor(cursor, wanted, tenant)
-    return Request(wanted, _limit(query.get("limit")), start)
+    return Request(wanted, limit_of(query), start)
 
 
 async def find(
@@ -174,19 +184,28 @@ def _order(mark: Mark) -> tuple[float, str]:
 
 def cursor_of(mark: Mark, wanted: Wanted, tenant: str) -> str:
     """Opaque; holds nothing that its reader did not see, and is of use for the same list of the same tenant only."""
-    plain = f"{mark.at_ms}:{mark.id}".encode()
-    return urlsafe_b64encode(_seal(plain, wanted, tenant) + plain).rstrip(b"=").decode()
+    return sealed(f"{mark.at_ms}:{mark.id}", wanted, tenant)
 
 
 def read_cursor(cursor: str, wanted: Wanted, tenant: str) -> Mark:
     """Raises Problem: it was made for another list, or by another than us."""
+    at, _, task_id = unsealed(cursor, wanted, tenant).partition(":")
+    return Mark(int(at), task_id)
+
+
+def sealed(text: str, wanted: Wanted, tenant: str) -> str:
+    plain = text.encode()
+    return urlsafe_b64encode(_seal(plain, wanted, tenant) + plain).rstrip(b"=").decode()
+
+
+def unsealed(cursor: str, wanted: Wanted, tenant: str) -> str:
+    """Raises Problem: as `read_cursor`."""
     try:
-        sealed = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
-        seal, plain = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
+        whole = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
+        seal, plain = whole[:_SEAL_BYTES], whole[_SEAL_BYTES:]
         if seal != _seal(plain, wanted, tenant):
             raise ValueError(cursor)
-        at, _, task_id = plain.decode().partition(":")
-        return Mark(int(at), task_id)
+        return plain.decode()
     except ValueError:
         raise Problem("invalid-cursor") from None
 
@@ -196,9 +215,9 @@ def _seal(plain: bytes, wanted: Wanted, tenant: str) -> bytes:
     return hashlib.sha256(b"\0".join((plain, tenant.encode(), msgspec.json.encode(wanted)))).digest()[:_SEAL_BYTES]
 
 
-def _check_names(query: QueryParams) -> None:
+def check_names(query: QueryParams, known: Collection[str], *, metadata: bool = False) -> None:
     """A filter that is misspelt would show, and let a client delete, what it did not mean."""
-    unknown = [name for name in query if name not in _KNOWN and not _is_metadata(name)]
+    unknown = [name for name in query if name not in known and not (metadata and _is_metadata(name))]
     if unknown:
         raise Problem("bad-request", f"There is no filter `{min(unknown)[:64]}`.")
     for name, times in Counter(name for name, _ in query.multi_items()).items():
@@ -210,7 +229,7 @@ def _is_metadata(name: str) -> bool:
     return name.startswith(_METADATA) and len(name) > len(_METADATA)
 
 
-def _name(query: QueryParams, name: str) -> str:
+def name_of(query: QueryParams, name: str) -> str:
     given = query.get(name)
     if given is None:
         return ""
@@ -219,22 +238,28 @@ def _name(query: QueryParams, name: str) -> str:
     return given
 
 
-def _time_ms(query: QueryParams, name: str) -> int | None:
+def time_ms_of(query: QueryParams, name: str) -> int | None:
     given = query.get(name)
     if given is None:
         return None
     try:
-        return math.ceil(msgspec.convert(given, _Time).timestamp() * 1000)
+        return unix_ms(msgspec.convert(given, Time))
     except (msgspec.ValidationError, ValueError, OverflowError):
         raise Problem("bad-request", f"`{name}` is a time such as 2026-11-29T12:00:00Z.") from None
 
 
-def _limit(given: str | None) -> int:
+def unix_ms(time: datetime) -> int:
+    """The first millisecond that is not before it."""
+    return math.ceil(time.timestamp() * 1000)
+
+
+def limit_of(query: QueryParams, most: int = MAX_LIMIT, *, default: int = DEFAULT_LIMIT) -> int:
+    given = query.get("limit")
     if given is None:
-        return DEFAULT_LIMIT
+        return default
     if not (given.isascii() and given.isdigit()) or int(given[:9]) < 1:
-        raise Problem("bad-request", f"`limit` is a number from 1 to {MAX_LIMIT}.")
-    return min(int(given[:9]), MAX_LIMIT)
+        raise Problem("bad-request", f"`limit` is a number from 1 to {most}.")
+    return min(int(given[:9]), most)
 
 
 def _text(value: Any) -> str:

@@ -7,9 +7,12 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from app import logs
+from app.dead_letters import RedriveBody
 from app.envelope import Envelope
+from app.letter import LetterView
 from app.queues import QueuesView
 from app.stack import StackView
+from app.sweeps import Purged, Redriven
 from app.view import TaskView, encode
 from app.waiting import MAX_WAIT_S
 
@@ -33,13 +36,19 @@ _ID = {"name": "task_id", "in": "path", "required": True, "schema": {"type": "st
 
 def document(api: FastAPI) -> bytes:
     found = get_openapi(title="Taskgate", version="1", description=_DESCRIPTION, routes=api.routes)
-    (task, envelope, problem, stack, queues), components = msgspec.json.schema_components(
-        [TaskView, Envelope, Problem, StackView, QueuesView], ref_template="#/components/schemas/{name}"
+    (task, envelope, problem, stack, queues, letter, redrive, redriven, purged), components = (
+        msgspec.json.schema_components(
+            [TaskView, Envelope, Problem, StackView, QueuesView, LetterView, RedriveBody, Redriven, Purged],
+            ref_template="#/components/schemas/{name}",
+        )
     )
     components["Envelope"]["properties"]["payload"] = {"description": "JSON that fits the schema of the type"}
     components["Envelope"]["properties"]["metadata"] = {"type": "object", "description": "kept and shown, never read"}
     for name in ("error", "effort", "metadata"):
-        components["TaskView"]["properties"][name] = {"type": ["object", "null"]}
+        for view in ("TaskView", "LetterView"):
+            components[view]["properties"][name] = {"type": ["object", "null"]}
+    components["AttemptView"]["properties"]["error"] = {"type": ["object", "null"]}
+    components["RedriveBody"]["oneOf"] = [{"required": ["ids"]}, {"required": ["filter"]}]
     found["components"] = {
         "schemas": components,
         "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "TASKGATE_API_KEY, where set"}},
@@ -47,9 +56,18 @@ def document(api: FastAPI) -> bytes:
     found["security"] = [{}, {"key": []}]
     for path, operations in _hot(task, envelope).items():
         found["paths"][path] = operations | found["paths"].get(path, {})
-    found["paths"]["/tasks"]["get"]["responses"] = {"200": _shown("A page", _page(task))}
+    for path in ("/tasks", "/dead-letters"):
+        found["paths"][path]["get"]["responses"] = {"200": _shown("A page", _page(task))}
+    found["paths"]["/dead-letters"]["delete"]["responses"] = {"200": _shown("So many were deleted", purged)}
+    found["paths"]["/dead-letters/redrive"]["post"]["requestBody"] = {
+        "required": True,
+        "content": {"application/json": {"schema": redrive}},
+    }
     refused = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
-    answers = _answers(task, stack, queues)
+    answers = _answers(task, stack, queues) | {
+        "/dead-letters/{task_id}": {"200": _shown("The task and its attempts", letter)},
+        "/dead-letters/redrive": {"200": _shown("So many were redriven", redriven)},
+    }
     for path, operations in found["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # FastAPI's own shape, which is not sent

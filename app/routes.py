@@ -16,7 +16,7 @@ from app.status import matches
 from app.stream import open_stream
 from app.told import From
 from app.view import encode
-from taskgate.contract import ids
+from taskgate.contract.models import Mark
 from taskgate.contract.states import Status
 
 router = APIRouter()
@@ -76,6 +76,13 @@ async def tasks(request: Request, parts: Parts, who: Who) -> Response:
     A page looks at up to 1,000 tasks, whatever the filters: it may be short, or empty, with more to come.
     """
     wanted, limit, start = listing.parse(request.query_params, who.tenant)
+    return await listed(request, parts, who, wanted, start=start, limit=limit)
+
+
+async def listed(
+    request: Request, parts: Gateway, who: Caller, wanted: listing.Wanted, *, start: Mark, limit: int
+) -> Response:
+    """A page, and where the next one is."""
     found, following = await listing.find(parts.store, who.tenant, wanted, start=start, limit=limit)
     items = [msgspec.Raw(await parts.snapshots.json(record)) for record in found]
     if following is None:
@@ -205,23 +212,6 @@ async def queues(
     tenants, a caller sees itself there, and only queues that the service or it itself has named. `tenant`: the caller.
     """
     return _json(await parts.queues.view(who.tenant, queue))
-
-
-@router.get("/dead-letters", tags=["dead letters"], summary="Failed tasks of a queue, newest first")
-async def dead_letters(
-    parts: Parts,
-    who: Who,
-    queue: str = "default",
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    before_ms: Annotated[int | None, Query(ge=0, description="only what failed before (Unix ms)")] = None,
-) -> Response:
-    if not ids.is_name(queue):
-        raise Problem("bad-request", f"`queue` has {ids.NAME_RULE}")
-    found = await parts.store.dead_letters(queue, limit=limit, before_ms=before_ms)
-    dead = await parts.snapshots.several(found)
-    items = [msgspec.Raw(one.body) for one in dead if one.record.spec.tenant == who.tenant]
-    oldest = min((one.record.finished_ms for one in dead), default=None)
-    return _json({"items": items, "next_before_ms": oldest if len(found) == limit else None})
 
 
 @router.get("/livez", tags=["service"], summary="Whether this process works")

@@ -1,9 +1,8 @@
-"""Result, cancel, redrive and dead letters."""
+"""Result, cancel and redrive."""
 
 from collections.abc import Callable
 
 import httpx
-import pytest
 
 from app.door import Door
 from taskgate.contract.store import Store
@@ -85,63 +84,6 @@ async def test_a_cancel_is_seen_by_the_next_poll(http: httpx.AsyncClient) -> Non
     assert (await http.get(f"/tasks/{task['id']}")).json()["status"] == "queued"
     await http.post(f"/tasks/{task['id']}/cancel")
     assert (await http.get(f"/tasks/{task['id']}")).json()["status"] == "canceled"
-
-
-async def test_dead_letters_are_listed_and_redriven(http: httpx.AsyncClient, worker: Worker) -> None:
-    dead: list[str] = []
-    for _ in range(3):
-        task = await submit(http)
-        [claimed] = await worker.claim()
-        await worker.finish(claimed, "failed", error=ERROR)
-        dead.insert(0, task["id"])
-    listed = (await http.get("/dead-letters")).json()
-    assert [item["id"] for item in listed["items"]] == dead
-    assert listed["next_before_ms"] is None
-    assert (await http.get("/dead-letters", params={"queue": "other"})).json()["items"] == []
-
-    answer = await http.post(f"/tasks/{dead[0]}/redrive", headers={"X-Request-ID": "one"})
-    assert (answer.status_code, answer.json()["status"], answer.json()["attempt"]) == (202, "queued", 0)
-    assert (await http.post(f"/tasks/{dead[0]}/redrive", headers={"X-Request-ID": "one"})).status_code == 202
-    twice = await http.post(f"/tasks/{dead[0]}/redrive", headers={"X-Request-ID": "two"})
-    assert (twice.status_code, twice.json()["type"]) == (409, "/problems/not-dead")
-    assert [item["id"] for item in (await http.get("/dead-letters")).json()["items"]] == dead[1:]
-    [claimed] = await worker.claim()
-    assert (claimed.id, claimed.attempt) == (dead[0], 1)
-
-
-async def test_dead_letters_come_in_pages(http: httpx.AsyncClient, worker: Worker) -> None:
-    made = set()
-    for _ in range(5):
-        task = await submit(http)
-        [claimed] = await worker.claim()
-        await worker.finish(claimed, "failed", error=ERROR)
-        made.add(task["id"])
-    seen: list[str] = []
-    before: dict[str, int] = {}
-    while True:
-        page = (await http.get("/dead-letters", params={"limit": 2, **before})).json()
-        seen += [item["id"] for item in page["items"]]
-        if page["next_before_ms"] is None:
-            break
-        before = {"before_ms": page["next_before_ms"]}
-    assert len(seen) == len(set(seen))
-    assert set(seen) <= made
-
-
-@pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=x", "before_ms=-1", "queue=a/b", "queue=*"])
-async def test_bad_list_parameters_are_400(http: httpx.AsyncClient, query: str) -> None:
-    answer = await http.get(f"/dead-letters?{query}")
-    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/bad-request")
-
-
-async def test_dead_letters_of_others_are_not_shown(gateway_of: Callable[..., Door], worker: Worker) -> None:
-    async with client_of(gateway_of(tenant_header="X-Tenant")) as http:
-        await http.post("/tasks", json={"type": "any", "payload": 1}, headers={"X-Tenant": "a"})
-        [claimed] = await worker.claim()
-        await worker.finish(claimed, "failed", error=ERROR)
-        assert (await http.get("/dead-letters", headers={"X-Tenant": "b"})).json()["items"] == []
-        [item] = (await http.get("/dead-letters", headers={"X-Tenant": "a"})).json()["items"]
-        assert item["id"] == claimed.id
 
 
 async def test_redrive_needs_room(gateway_of: Callable[..., Door], worker: Worker) -> None:

@@ -1,0 +1,191 @@
+"""Dead letters over HTTP: a list, one with the history of its attempts, redriving and deleting many."""
+
+import json
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, UnsetType
+from starlette.datastructures import QueryParams
+
+from app import listing
+from app.envelope import fault, invalid
+from app.errors import Fault, Problem
+from app.letter import letter_view
+from app.listing import Wanted
+from app.routes import Parts, Who, listed
+from app.submit import is_json
+from app.sweeps import MOST, Sweeper, place_of
+from app.view import encode
+from taskgate.contract.errors import NotDead
+from taskgate.contract.ids import NAME
+from taskgate.contract.models import Mark
+from taskgate.contract.states import Status
+
+router = APIRouter(tags=["dead letters"])
+
+_FILTERS = [
+    listing.BY_QUEUE,
+    listing.BY_TYPE,
+    listing.parameter("kind", listing.TEXT, "of its error: exception, timeout, crash, memory, lost, overflow, …"),
+    listing.parameter("after", listing.TIME, "ended then or later"),
+    listing.parameter("before", listing.TIME, "ended before then"),
+]
+PARAMETERS = [*_FILTERS, listing.LIMIT, listing.CURSOR]
+PURGE_PARAMETERS = [
+    *_FILTERS,
+    listing.parameter("all", {"type": "string", "enum": ["true"]}, "instead of filters: really all"),
+    listing.parameter("limit", {"type": "integer", "minimum": 1, "default": MOST}, f"more than {MOST} is that"),
+    listing.parameter("cursor", listing.TEXT, "`next_cursor` of the answer before, with the same filters"),
+]
+
+
+_Name = Annotated[str, Meta(pattern=f"^{NAME.pattern}$")]
+
+
+class LetterFilter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters. {} is all of yours."""
+
+    queue: _Name | UnsetType = UNSET
+    type: _Name | UnsetType = UNSET
+    kind: _Name | UnsetType = UNSET
+    """Of the error."""
+    after: listing.Time | UnsetType = UNSET
+    """Ended then or later."""
+    before: listing.Time | UnsetType = UNSET
+    """Ended before then; at most now."""
+
+    def wanted(self) -> Wanted:
+        return Wanted(
+            letters=True,
+            queue=self.queue or "",
+            type=self.type or "",
+            kind=self.kind or "",
+            after_ms=None if self.after is UNSET else listing.unix_ms(self.after),
+            before_ms=None if self.before is UNSET else listing.unix_ms(self.before),
+        )
+
+
+class RedriveBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Either `ids` or `filter`."""
+
+    ids: list[str] | UnsetType = UNSET
+    filter: LetterFilter | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=MOST)] = MOST
+    """Redrive at most so many of those that fit the filter."""
+    rate_per_s: Annotated[float, Meta(ge=0.01, le=100_000)] | UnsetType = UNSET
+    """So many start per second: they are scheduled, one after the other."""
+    cursor: str | UnsetType = UNSET
+    """`next_cursor` of the answer before, with the same filter."""
+
+
+_body = msgspec.json.Decoder(RedriveBody).decode
+
+
+@router.get("/dead-letters", summary="Failed tasks, newest first", openapi_extra={"parameters": PARAMETERS})
+async def dead_letters(request: Request, parts: Parts, who: Who) -> Response:
+    """Pages as `GET /tasks`, by the time of their end."""
+    query = request.query_params
+    wanted, cursor = _wanted(query, PARAMETERS), query.get("cursor")
+    start = Mark(wanted.before_ms) if cursor is None else listing.read_cursor(cursor, wanted, who.tenant)
+    return await listed(request, parts, who, wanted, start=start, limit=listing.limit_of(query))
+
+
+@router.get("/dead-letters/{task_id}", summary="A failed task with the history of its attempts")
+async def dead_letter(task_id: str, parts: Parts, who: Who) -> Response:
+    """When, where and why each attempt ended; the newest 20 before the last one, 32 KiB of them. `409`: it is none."""
+    while True:
+        history = await parts.store.history((await parts.snapshots.fresh(task_id, who.tenant)).record.id)
+        record = (await parts.snapshots.fresh(task_id, who.tenant)).record
+        if record.status is not Status.FAILED:
+            raise NotDead(record.status)
+        if record.version == history.version:
+            break
+    return _json(letter_view(record, history))
+
+
+@router.post("/dead-letters/redrive", summary="Give many failed tasks new attempts")
+async def redrive(request: Request, parts: Parts, who: Who) -> Response:
+    """Up to 1,000 a request, oldest first: go on with `next_cursor` until it is null. What fails again meanwhile is
+    left out. What finds no room stays a dead letter, and is counted. A repeat with the same `X-Request-ID` redrives
+    nothing twice.
+    """
+    body = _parsed(request, await request.body())
+    sweeper = Sweeper(parts.store, tenant=who.tenant, limits=parts.limits, request_id=who.request_id)
+    rate_per_s = body.rate_per_s or 0.0
+    try:
+        if body.filter is UNSET:
+            return _json(await sweeper.redrive_ids(body.ids or [], rate_per_s=rate_per_s))
+        wanted = body.filter.wanted()
+        place = await place_of(parts.store, wanted, who.tenant, body.cursor or None)
+        return _json(await sweeper.redrive(wanted, place, limit=body.limit, rate_per_s=rate_per_s))
+    finally:
+        _forget(parts, sweeper)
+
+
+@router.delete("/dead-letters", summary="Delete failed tasks", openapi_extra={"parameters": PURGE_PARAMETERS})
+async def purge(request: Request, parts: Parts, who: Who) -> Response:
+    """Up to 1,000 a request, oldest first: go on with `next_cursor` until it is null. Only what had failed when the
+    first of these requests came. Needs a filter, or `all=true`.
+    """
+    query = request.query_params
+    wanted = _wanted(query, PURGE_PARAMETERS)
+    if query.get("all") not in (None, "true"):
+        raise Problem("bad-request", "`all` is `true`, or not given.")
+    if (wanted == Wanted(letters=True)) != ("all" in query):
+        raise Problem("bad-request", "Give filters, or `all=true` for really all.")
+    place = await place_of(parts.store, wanted, who.tenant, query.get("cursor"))
+    sweeper = Sweeper(parts.store, tenant=who.tenant, limits=parts.limits, request_id=who.request_id)
+    try:
+        return _json(await sweeper.purge(wanted, place, limit=listing.limit_of(query, MOST, default=MOST)))
+    finally:
+        _forget(parts, sweeper)
+
+
+def _wanted(query: QueryParams, parameters: listing.Parameters) -> Wanted:
+    listing.check_names(query, [each["name"] for each in parameters])
+    return Wanted(
+        letters=True,
+        queue=listing.name_of(query, "queue"),
+        type=listing.name_of(query, "type"),
+        kind=listing.name_of(query, "kind"),
+        after_ms=listing.time_ms_of(query, "after"),
+        before_ms=listing.time_ms_of(query, "before"),
+    )
+
+
+def _parsed(request: Request, raw: bytes) -> RedriveBody:
+    """Raises Problem: it does not say what to redrive, or says it twice."""
+    if not is_json(request.headers.get("content-type", "").encode()):
+        raise Problem("unsupported-media-type")
+    try:
+        body = _body(raw)
+        json.loads(raw, object_pairs_hook=_unique)
+    except msgspec.ValidationError as error:
+        raise invalid(fault(str(error))) from None
+    except (ValueError, RecursionError) as error:
+        raise Problem("invalid-json", f"{error}.") from None
+    if (body.ids is UNSET) == (body.filter is UNSET):
+        raise invalid(Fault("#/filter", "either `ids` or `filter`", "conflict"))
+    if body.ids is not UNSET and len(body.ids) > MOST:
+        raise invalid(Fault("#/ids", f"at most {MOST}", "too-large"))
+    if body.ids is not UNSET and body.cursor is not UNSET:
+        raise invalid(Fault("#/cursor", "goes with `filter`", "conflict"))
+    return body
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise invalid(Fault("#", f"`{name[:64]}` is given more than once", "duplicate"))
+
+
+def _forget(parts: Parts, sweeper: Sweeper) -> None:
+    """So that the next read of this process sees what was done."""
+    for task_id in sweeper.taken:
+        parts.snapshots.drop(task_id)
+
+
+def _json(value: msgspec.Struct) -> Response:
+    return Response(encode(value), 200, {"Cache-Control": "no-store"}, "application/json")

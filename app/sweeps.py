@@ -1,0 +1,177 @@
+"""Many dead letters at once: found from the oldest on, redriven or deleted batch by batch, so far in one request."""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from app.errors import Problem, problem_of
+from app.listing import Wanted, sealed, unsealed
+from taskgate.contract.errors import Refused, TaskgateError
+from taskgate.contract.ids import is_task_id
+from taskgate.contract.models import Limits, Mark
+from taskgate.contract.store import BATCH, Store
+
+MOST = 1_000
+"""So many letters one request looks at, and takes."""
+
+
+class Redriven(msgspec.Struct, kw_only=True):
+    """What came of a request to redrive."""
+
+    redriven: int = 0
+    refused: int = 0
+    """For want of room: they are dead letters as before."""
+    skipped: int = 0
+    """No dead letters of yours, or no more; or another task has their unique key."""
+    limit: str | None = None
+    """What those that were refused ran into."""
+    retry_after_s: int | None = None
+    """When there may be room for these."""
+    next_cursor: str | None = None
+    """Where to go on, with the same filter; null: all were looked at."""
+
+
+class Purged(msgspec.Struct, kw_only=True):
+    """What came of a request to delete."""
+
+    deleted: int = 0
+    next_cursor: str | None = None
+    """Where to go on, with the same filters; null: all were looked at."""
+
+
+class Place(NamedTuple):
+    """How far a sweep has come."""
+
+    before_ms: int
+    """Later ends are left out, so that nothing that fails again meanwhile is met twice."""
+    next_ms: int
+    """When the next one starts, at a rate."""
+    partition: int
+    mark: Mark
+
+    def cursor(self, wanted: Wanted, tenant: str) -> str:
+        at = "" if self.mark.at_ms is None else self.mark.at_ms
+        return sealed(f"{self.before_ms}:{self.next_ms}:{self.partition}:{at}:{self.mark.id}", wanted, tenant)
+
+
+async def place_of(store: Store, wanted: Wanted, tenant: str, cursor: str | None) -> Place:
+    """Where a sweep begins or, with a cursor, goes on. Raises Problem: it is not of this sweep."""
+    now_ms = await store.now_ms()
+    if cursor is None:
+        before_ms = now_ms + 1 if wanted.before_ms is None else min(wanted.before_ms, now_ms + 1)
+        return Place(before_ms, now_ms, 0, Mark(wanted.after_ms))
+    try:
+        before, starts, partition, at, task_id = unsealed(cursor, wanted, tenant).split(":")
+    except ValueError:
+        raise Problem("invalid-cursor") from None
+    return Place(int(before), max(now_ms, int(starts)), int(partition), Mark(int(at) if at else None, task_id))
+
+
+class Sweeper:
+    """What one request does. No batch is larger than a script call may be, and no request than MOST."""
+
+    def __init__(self, store: Store, *, tenant: str, limits: Limits, request_id: str) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._limits = limits
+        self._request_id = request_id
+        self.taken: list[str] = []
+        """Whose status this request has changed."""
+
+    async def redrive(self, wanted: Wanted, place: Place, *, limit: int, rate_per_s: float) -> Redriven:
+        answer, next_ms = Redriven(), place.next_ms
+
+        async def act(ids: Sequence[str]) -> int:
+            nonlocal next_ms
+            count = await self._redrive(ids, answer, place.before_ms, next_ms, rate_per_s)
+            next_ms += round(count * 1000 / rate_per_s) if rate_per_s else 0
+            return count
+
+        following = await self._sweep(wanted, place, act, limit)
+        if following is not None:
+            answer.next_cursor = following._replace(next_ms=next_ms).cursor(wanted, self._tenant)
+        return answer
+
+    async def redrive_ids(self, ids: Sequence[str], *, rate_per_s: float) -> Redriven:
+        known = [task_id for task_id in dict.fromkeys(ids) if is_task_id(task_id)]
+        answer, next_ms = Redriven(skipped=len(ids) - len(known)), await self._store.now_ms()
+        by_partition: dict[int, list[str]] = defaultdict(list)
+        for task_id in known:
+            by_partition[self._store.partition_of(task_id)].append(task_id)
+        for together in by_partition.values():
+            for first in range(0, len(together), BATCH):
+                count = await self._redrive(together[first : first + BATCH], answer, 0, next_ms, rate_per_s)
+                next_ms += round(count * 1000 / rate_per_s) if rate_per_s else 0
+        return answer
+
+    async def purge(self, wanted: Wanted, place: Place, *, limit: int) -> Purged:
+        answer = Purged()
+
+        async def act(ids: Sequence[str]) -> int:
+            count = await self._store.purge_letters(ids, before_ms=place.before_ms, tenant=self._tenant)
+            self.taken += ids
+            answer.deleted += count
+            return count
+
+        following = await self._sweep(wanted, place, act, limit)
+        answer.next_cursor = following and following.cursor(wanted, self._tenant)
+        return answer
+
+    async def _sweep(
+        self, wanted: Wanted, place: Place, act: Callable[[Sequence[str]], Awaitable[int]], limit: int
+    ) -> Place | None:
+        """`act` says how many of its ids count towards `limit`. Where the next request goes on; None: nowhere."""
+        looks = MOST
+        while place.partition < len(self._store.partitions):
+            if looks == 0 or limit == 0:
+                return place
+            page = await self._store.page(
+                place.partition,
+                self._tenant,
+                start=place.mark,
+                limit=min(BATCH, looks, limit),
+                letters=True,
+                oldest_first=True,
+                till_ms=place.before_ms,
+                task_type=wanted.type,
+                queue=wanted.queue,
+                kind=wanted.kind,
+            )
+            looks -= page.scanned
+            limit -= await act(page.ids) if page.ids else 0
+            if page.last is not None:
+                place = place._replace(mark=page.last)
+            else:
+                place = place._replace(partition=place.partition + 1, mark=Mark(wanted.after_ms))
+        return None
+
+    async def _redrive(
+        self, ids: Sequence[str], answer: Redriven, before_ms: int, first_ms: int, rate_per_s: float
+    ) -> int:
+        outcomes = await self._store.redrive_letters(
+            ids,
+            request_id=self._request_id,
+            limits=self._limits,
+            tenant=self._tenant,
+            before_ms=before_ms,
+            first_ms=first_ms if rate_per_s else 0,
+            rate_per_s=rate_per_s,
+        )
+        done = [task_id for task_id, refused in zip(ids, outcomes, strict=True) if refused is None]
+        self.taken += done
+        answer.redriven += len(done)
+        for outcome in outcomes:
+            _count(answer, outcome)
+        return len(done)
+
+
+def _count(answer: Redriven, outcome: TaskgateError | None) -> None:
+    if isinstance(outcome, Refused):
+        answer.refused += 1
+        if answer.limit is None:
+            answer.limit = outcome.limit
+            answer.retry_after_s = int(problem_of(outcome).headers["Retry-After"])
+    elif outcome is not None:
+        answer.skipped += 1

@@ -1,0 +1,359 @@
+"""Dead letters over HTTP: lists in pages, one with its history, redriving and deleting many."""
+
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from app import sweeps
+from app.door import Door
+from taskgate.contract.ids import new_task_id
+from taskgate.contract.models import Finish
+from tests.api.conftest import Worker, client_of, submit
+
+ERROR: dict[str, Any] = {"kind": "exception", "message": "no", "traceback": "line 1", "stack": "in f"}
+
+
+async def dead(http: httpx.AsyncClient, worker: Worker, *, kind: str = "exception", **members: Any) -> str:
+    task = await submit(http, **members)
+    [claimed] = await worker.claim()
+    await worker.finish(claimed, "failed", error=msgspec.json.encode(ERROR | {"kind": kind}))
+    assert claimed.id == task["id"]
+    return claimed.id
+
+
+async def ids_of(http: httpx.AsyncClient, **filters: Any) -> list[str]:
+    answer = await http.get("/dead-letters", params=filters)
+    assert answer.status_code == 200, answer.text
+    return [item["id"] for item in answer.json()["items"]]
+
+
+async def redrive(http: httpx.AsyncClient, request_id: str = "", **body: Any) -> dict[str, Any]:
+    headers = {"X-Request-ID": request_id} if request_id else {}
+    answer = await http.post("/dead-letters/redrive", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def purge(http: httpx.AsyncClient, **filters: Any) -> dict[str, Any]:
+    answer = await http.delete("/dead-letters", params=filters)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def statuses(http: httpx.AsyncClient, *task_ids: str) -> list[str]:
+    return [(await http.get(f"/tasks/{each}")).json()["status"] for each in task_ids]
+
+
+async def test_they_are_listed_newest_first_and_leave_the_list_by_a_redrive(
+    http: httpx.AsyncClient, worker: Worker
+) -> None:
+    made = [await dead(http, worker) for _ in range(3)][::-1]
+    assert await ids_of(http) == made
+    answer = await http.post(f"/tasks/{made[0]}/redrive", headers={"X-Request-ID": "one"})
+    assert (answer.status_code, answer.json()["status"], answer.json()["attempt"]) == (202, "queued", 0)
+    assert (await http.post(f"/tasks/{made[0]}/redrive", headers={"X-Request-ID": "one"})).status_code == 202
+    twice = await http.post(f"/tasks/{made[0]}/redrive", headers={"X-Request-ID": "two"})
+    assert (twice.status_code, twice.json()["type"]) == (409, "/problems/not-dead")
+    assert await ids_of(http) == made[1:]
+    [claimed] = await worker.claim()
+    assert (claimed.id, claimed.attempt) == (made[0], 1)
+
+
+async def test_pages_show_each_once_also_many_of_one_millisecond(http: httpx.AsyncClient, worker: Worker) -> None:
+    for _ in range(7):
+        await submit(http)
+    claimed = await worker.claim(7)
+    made = {one.id for one in claimed}
+    for one in claimed:
+        await worker.finish(one, "failed", error=b'{"kind":"crash"}')
+    seen: list[str] = []
+    url = "/dead-letters?limit=2&kind=crash"
+    while url:
+        answer = await http.get(url)
+        page = answer.json()
+        seen += [item["id"] for item in page["items"]]
+        url = answer.links["next"]["url"] if page["next_cursor"] else ""
+    assert len(seen) == 7
+    assert set(seen) == made
+
+
+async def test_they_are_found_by_queue_type_kind_and_time(http: httpx.AsyncClient, worker: Worker) -> None:
+    first = await dead(http, worker)
+    ended = (await http.get(f"/tasks/{first}")).json()["finished_at"]
+    second = await dead(http, worker, type="any", payload=1, kind="timeout")
+    assert await ids_of(http, type="any") == [second]
+    assert await ids_of(http, kind="exception") == [first]
+    assert await ids_of(http, queue="default") == [second, first]
+    assert await ids_of(http, queue="other") == []
+    assert await ids_of(http, before=ended) == []
+    assert first in await ids_of(http, after=ended)
+    assert await ids_of(http, after="2100-01-01T00:00:00Z") == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=x",
+        "before=-1",
+        "queue=a/b",
+        "queue=*",
+        "kind=%20",
+        "colour=red",
+        "queue=a&queue=b",
+        "cursor=x",
+    ],
+)
+async def test_bad_filters_are_400(http: httpx.AsyncClient, query: str) -> None:
+    answer = await http.get(f"/dead-letters?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["type"] in ("/problems/bad-request", "/problems/invalid-cursor")
+
+
+async def test_a_tenant_sees_redrives_and_deletes_its_own_alone(
+    gateway_of: Callable[..., Door], worker: Worker
+) -> None:
+    async with client_of(gateway_of(tenant_header="X-Tenant")) as http:
+        for _ in range(3):
+            await http.post("/tasks", json={"type": "any", "payload": 1}, headers={"X-Tenant": "a"})
+            [claimed] = await worker.claim()
+            await worker.finish(claimed, "failed", error=b'{"kind":"crash"}')
+        other, own = {"X-Tenant": "b"}, {"X-Tenant": "a"}
+        assert (await http.get("/dead-letters", headers=other)).json()["items"] == []
+        assert (await http.get(f"/dead-letters/{claimed.id}", headers=other)).status_code == 404
+        bodies: list[dict[str, Any]] = [{"filter": {}}, {"ids": [claimed.id]}]
+        for body in bodies:
+            answer = (await http.post("/dead-letters/redrive", json=body, headers=other)).json()
+            assert (answer["redriven"], answer["next_cursor"]) == (0, None)
+        assert (await http.delete("/dead-letters?all=true", headers=other)).json()["deleted"] == 0
+        page = (await http.get("/dead-letters?limit=2", headers=own)).json()
+        assert len(page["items"]) == 2
+        stolen = await http.get(f"/dead-letters?limit=2&cursor={page['next_cursor']}", headers=other)
+        assert (stolen.status_code, stolen.json()["type"]) == (400, "/problems/invalid-cursor")
+        assert (await http.delete("/dead-letters?all=true", headers=own)).json()["deleted"] == 3
+
+
+async def test_one_is_shown_with_each_attempt_also_of_before_its_redrive(
+    http: httpx.AsyncClient, worker: Worker
+) -> None:
+    task = await submit(http)
+    for number in range(1, 5):
+        [claimed] = await worker.claim()
+        await worker.finish(
+            claimed,
+            "retry",
+            max_attempts=2,
+            error=msgspec.json.encode(ERROR | {"message": f"no {number}", "rss_peak_bytes": number}),
+            effort=b'{"rss_peak_bytes":2,"cpu_ms":1}',
+        )
+        if number == 2:
+            await http.post(f"/tasks/{task['id']}/redrive")
+    answer = await http.get(f"/dead-letters/{task['id']}")
+    shown = answer.json()
+    assert (answer.status_code, shown["id"], shown["status"], shown["attempts_lost"]) == (200, task["id"], "failed", 0)
+    attempts = shown["attempts"]
+    assert [one["attempt"] for one in attempts] == [1, 2, 1, 2]
+    assert [one["error"]["message"] for one in attempts] == ["no 1", "no 2", "no 3", "no 4"]
+    assert [one["rss_peak_bytes"] for one in attempts] == [2, 2, 3, 4]
+    assert {one["worker"] for one in attempts} == {worker.info.id}
+    assert {(one["error"]["traceback"], one["error"]["stack"]) for one in attempts} == {("line 1", "in f")}
+    assert [one["redriven_at"] is not None for one in attempts] == [False, False, True, True]
+    assert shown["attempts"][-1]["finished_at"] == shown["finished_at"]
+    times = [one[name] for one in attempts for name in ("started_at", "finished_at")]
+    assert times == sorted(times)
+
+
+async def test_only_a_failed_task_is_a_dead_letter(http: httpx.AsyncClient) -> None:
+    task = await submit(http)
+    answer = await http.get(f"/dead-letters/{task['id']}")
+    assert (answer.status_code, answer.json()["task_status"]) == (409, "queued")
+    for unknown in (new_task_id(), "redrive"):
+        assert (await http.get(f"/dead-letters/{unknown}")).status_code == 404
+
+
+async def test_those_that_are_named_are_redriven(http: httpx.AsyncClient, worker: Worker) -> None:
+    made = [await dead(http, worker) for _ in range(3)]
+    alive = (await submit(http))["id"]
+    asked = [*made[:2], made[0], alive, new_task_id(), "odd"]
+    answer = await redrive(http, ids=asked)
+    assert answer == {
+        "redriven": 2, "refused": 0, "skipped": 4, "limit": None, "retry_after_s": None, "next_cursor": None,
+    }  # fmt: skip
+    assert await statuses(http, *made) == ["queued", "queued", "failed"]
+
+
+async def test_those_that_fit_a_filter_are_redriven_and_no_others(http: httpx.AsyncClient, worker: Worker) -> None:
+    made = [await dead(http, worker, kind=kind) for kind in ("crash", "timeout", "crash")]
+    assert (await redrive(http, filter={"kind": "crash", "type": "echo"}))["redriven"] == 2
+    assert await statuses(http, *made) == ["queued", "failed", "queued"]
+    later = datetime.now(UTC).replace(year=2100).isoformat()
+    assert (await redrive(http, filter={"after": later}))["redriven"] == 0
+    assert (await redrive(http, filter={"before": later}))["redriven"] == 1
+
+
+async def test_many_go_in_bounded_requests_the_oldest_first(
+    http: httpx.AsyncClient, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "MOST", 4)
+    made = [await dead(http, worker, kind="crash" if n % 2 else "lost") for n in range(10)]
+    first = await redrive(http, filter={"kind": "crash"})
+    assert first["redriven"] == 2, "four were looked at"
+    assert await statuses(http, *made[:6]) == ["failed", "queued", "failed", "queued", "failed", "failed"]
+    second = await redrive(http, filter={"kind": "crash"}, limit=1, cursor=first["next_cursor"])
+    assert second["redriven"] == 1
+    third = await redrive(http, filter={"kind": "crash"}, cursor=second["next_cursor"])
+    assert (third["redriven"], third["next_cursor"]) == (2, None)
+    assert len(await ids_of(http)) == 5
+
+
+async def test_what_fails_again_while_a_sweep_goes_on_is_not_redriven_by_it(
+    http: httpx.AsyncClient, worker: Worker
+) -> None:
+    made = [await dead(http, worker) for _ in range(3)]
+    answer = await redrive(http, filter={}, limit=1)
+    [claimed] = await worker.claim()
+    assert claimed.id == made[0]
+    await worker.finish(claimed, "failed", error=b'{"kind":"crash"}')
+    rounds = 0
+    while answer["next_cursor"] is not None:
+        answer = await redrive(http, filter={}, limit=1, cursor=answer["next_cursor"])
+        rounds += 1
+    assert rounds <= 3
+    assert await statuses(http, *made) == ["failed", "queued", "queued"]
+
+
+async def test_a_repeat_of_a_lost_answer_redrives_nothing_twice(http: httpx.AsyncClient, worker: Worker) -> None:
+    made = [await dead(http, worker) for _ in range(2)]
+    assert (await redrive(http, "r1", ids=made))["redriven"] == 2
+    for claimed in await worker.claim(2):
+        await worker.finish(claimed, "failed", error=b'{"kind":"crash"}')
+    assert (await redrive(http, "r1", ids=made))["redriven"] == 2, "the same answer"
+    await redrive(http, "r1", filter={})
+    assert await statuses(http, *made) == ["failed", "failed"]
+    await redrive(http, "r2", filter={})
+    assert await statuses(http, *made) == ["queued", "queued"]
+
+
+async def test_at_a_rate_they_start_one_after_the_other_over_all_requests(
+    http: httpx.AsyncClient, worker: Worker
+) -> None:
+    made = [await dead(http, worker) for _ in range(4)]
+    first = await redrive(http, filter={}, limit=2, rate_per_s=0.1)
+    second = await redrive(http, filter={}, rate_per_s=0.1, cursor=first["next_cursor"])
+    assert (first["redriven"], second["redriven"]) == (2, 2)
+    tasks = [(await http.get(f"/tasks/{each}")).json() for each in made]
+    assert [task["status"] for task in tasks[1:]] == ["scheduled"] * 3
+    starts = [datetime.fromisoformat(task["scheduled_at"]) for task in tasks[1:]]
+    assert [(b - a).total_seconds() for a, b in itertools.pairwise(starts)] == [10, 10]
+
+
+async def test_what_finds_no_room_stays_and_is_counted(gateway_of: Callable[..., Door], worker: Worker) -> None:
+    async with client_of(gateway_of(queue_limit_tasks=2)) as http:
+        made = [await dead(http, worker) for _ in range(5)]
+        answer = await redrive(http, filter={})
+        assert (answer["redriven"], answer["refused"], answer["limit"]) == (2, 3, "queue-tasks")
+        assert answer["retry_after_s"] >= 1
+        assert await ids_of(http) == made[:1:-1]
+        await worker.claim(2)
+        assert (await redrive(http, filter={}))["redriven"] == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ("{}", "#/filter"),
+        ('{"ids":[],"filter":{}}', "#/filter"),
+        ('{"ids":[],"cursor":"x"}', "#/cursor"),
+        ('{"filter":{"colour":"red"}}', "#/filter/colour"),
+        ('{"filter":{"queue":"a/b"}}', "#/filter/queue"),
+        ('{"filter":{"after":"yesterday"}}', "#/filter/after"),
+        ('{"filter":{},"limit":0}', "#/limit"),
+        ('{"filter":{},"rate_per_s":0}', "#/rate_per_s"),
+        ('{"filter":{"queue":"a"},"filter":{}}', "#"),
+        (f'{{"ids":[{",".join(chr(34) * 2 for _ in range(1001))}]}}', "#/ids"),
+        ("[]", "#"),
+    ],
+)
+async def test_a_body_that_does_not_say_what_to_redrive_is_422(
+    http: httpx.AsyncClient, body: str, pointer: str
+) -> None:
+    answer = await http.post("/dead-letters/redrive", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["type"]) == (422, "/problems/validation-error")
+    assert [one["pointer"] for one in answer.json()["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize(
+    ("body", "media_type", "slug"),
+    [("nope", "application/json", "invalid-json"), ('{"filter":{}}', "text/plain", "unsupported-media-type")],
+)
+async def test_what_is_no_json_redrives_nothing(http: httpx.AsyncClient, body: str, media_type: str, slug: str) -> None:
+    answer = await http.post("/dead-letters/redrive", content=body, headers={"Content-Type": media_type})
+    assert answer.json()["type"] == f"/problems/{slug}"
+
+
+async def test_purging_needs_to_be_meant(http: httpx.AsyncClient, worker: Worker) -> None:
+    task_id = await dead(http, worker)
+    for query in ("", "?limit=5", "?all=false", "?all=true&kind=exception", "?colour=red"):
+        answer = await http.delete(f"/dead-letters{query}")
+        assert (answer.status_code, answer.json()["type"]) == (400, "/problems/bad-request"), query
+    assert await ids_of(http) == [task_id]
+
+
+async def test_those_that_fit_are_deleted_and_again_is_nothing(http: httpx.AsyncClient, worker: Worker) -> None:
+    made = [await dead(http, worker, kind=kind) for kind in ("crash", "timeout", "crash")]
+    done = (await submit(http))["id"]
+    [claimed] = await worker.claim()
+    await worker.finish(claimed)
+    assert await statuses(http, *made) == ["failed"] * 3
+    assert await purge(http, kind="crash") == {"deleted": 2, "next_cursor": None}
+    assert await purge(http, kind="crash") == {"deleted": 0, "next_cursor": None}
+    assert [(await http.get(f"/tasks/{each}")).status_code for each in (*made, done)] == [404, 200, 404, 200]
+    first = await purge(http, all="true", limit=1)
+    assert first["deleted"] == 1
+    assert await ids_of(http) == []
+    assert (await http.get(f"/tasks/{done}")).status_code == 200
+
+
+async def test_a_purge_goes_on_by_its_cursor_and_spares_what_failed_since(
+    http: httpx.AsyncClient, worker: Worker
+) -> None:
+    for _ in range(3):
+        await dead(http, worker)
+    answer = await purge(http, all="true", limit=2)
+    assert answer["deleted"] == 2
+    late = await dead(http, worker)
+    answer = await purge(http, all="true", cursor=answer["next_cursor"])
+    assert answer == {"deleted": 1, "next_cursor": None}
+    assert await ids_of(http) == [late]
+
+
+async def test_several_partitions_are_swept_one_after_the_other(
+    gateway_of: Callable[..., Door], worker: Worker
+) -> None:
+    door = gateway_of(partitions=3)
+    store = door.gateway.store
+    async with client_of(door) as http:
+        made = {(await submit(http))["id"] for _ in range(12)}
+        assert len({store.partition_of(each) for each in made}) > 1
+        for partition in store.partitions:
+            await store.beat(partition, worker.info, held=[], served=worker.served)
+            claimed = await store.claim(
+                partition, worker.info.id, served=worker.served, free_sync=12, free_async=0, lease_ms=60_000
+            )
+            ends = [Finish(id=one.id, epoch=one.epoch, outcome="failed", error=b'{"kind":"lost"}') for one in claimed]
+            await store.finish(partition, worker.info.id, ends)
+        assert set(await ids_of(http)) == made
+        answer = await redrive(http, filter={"kind": "lost"}, limit=5)
+        redriven = [answer["redriven"]]
+        while answer["next_cursor"] is not None:
+            answer = await redrive(http, filter={"kind": "lost"}, limit=5, cursor=answer["next_cursor"])
+            redriven.append(answer["redriven"])
+        assert sum(redriven) == 12
+        assert max(redriven) <= 5
