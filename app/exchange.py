@@ -77,10 +77,12 @@ class Exchange:
         "more_body",
         "scope",
         "started",
+        "task",
     )
 
     def __init__(self, connection: "Connection", scope: Scope, *, keep_alive: bool, expects_continue: bool) -> None:
         self.scope = scope
+        self.task: asyncio.Task[None]
         self.keep_alive = keep_alive
         self.more_body = True
         self.body = bytearray()
@@ -102,6 +104,7 @@ class Exchange:
             logger.exception("request failed")
         finally:
             del self.scope[EXCHANGE]  # requests leave no cycles
+            self._connection.has_run(self)
             if not self.complete and not self.gone:
                 self._connection.give_up(self)
 

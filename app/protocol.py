@@ -6,6 +6,7 @@ gone when another waits behind it.
 """
 
 import asyncio
+import functools
 import math
 import urllib.parse
 from collections import deque
@@ -262,8 +263,7 @@ class Connection(asyncio.Protocol):
             self._await(KEEP_ALIVE_S)
 
     def _scope(self, version: str) -> Scope:
-        url = httptools.parse_url(self._url)
-        path = url.path.decode("ascii")
+        path, raw_path, query = _parsed(self._url)
         return {
             "type": "http",
             "asgi": _ASGI,
@@ -273,9 +273,9 @@ class Connection(asyncio.Protocol):
             "scheme": "http",
             "root_path": "",
             "method": self._method.decode("ascii"),
-            "path": urllib.parse.unquote(path) if "%" in path else path,
-            "raw_path": url.path,
-            "query_string": url.query or b"",
+            "path": path,
+            "raw_path": raw_path,
+            "query_string": query,
             "headers": self._headers,
             "state": self._app_state.copy(),
         }
@@ -328,9 +328,12 @@ class Connection(asyncio.Protocol):
 
     def _run(self, exchange: Exchange) -> None:
         self._running = exchange
-        task = self._loop.create_task(exchange.run(self._door))
-        task.add_done_callback(self._state.tasks.discard)
+        task = exchange.task = self._loop.create_task(exchange.run(self._door))
         self._state.tasks.add(task)
+
+    def has_run(self, exchange: Exchange) -> None:
+        """Its task ends: the server need not wait for it any more."""
+        self._state.tasks.discard(exchange.task)
 
     def _await(self, seconds: float) -> None:
         """From now on it is the client's turn."""
@@ -375,6 +378,14 @@ class Connection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.read_on()
+
+
+@functools.lru_cache(1024)
+def _parsed(url: bytes) -> tuple[str, bytes, bytes]:
+    """Path, path as sent, and query: most requests are for few URLs. Raises HttpParserInvalidURLError."""
+    parts = httptools.parse_url(url)
+    path = parts.path.decode("ascii")
+    return urllib.parse.unquote(path) if "%" in path else path, parts.path, parts.query or b""
 
 
 def _parser(connection: Connection) -> httptools.HttpRequestParser:
