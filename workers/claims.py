@@ -25,6 +25,8 @@ class Room(NamedTuple):
     virgin: int
     asynchronous: int
     alone: int
+    fresh_takes: int = 1
+    """So many of `sync` go with each child that has run nothing."""
 
 
 class Claims:
@@ -46,7 +48,10 @@ class Claims:
         lease_ms: int,
         room: Callable[[], Room],
         take: Callable[[Sequence[Claimed], int], None],
+        fresh_waits: Callable[[bool], None] = lambda _: None,
+        shares: str = "",
     ) -> None:
+        """`fresh_waits` is told whether tasks that need a child which has run nothing wait for one."""
         self._store = store
         self._blocking = blocking
         self._lease = lease
@@ -54,8 +59,11 @@ class Claims:
         self._lease_ms = lease_ms
         self._room = room
         self._take = take
+        self._tell_fresh_waits = fresh_waits
+        self._fresh_waits: set[int] = set()
+        """Partitions where they do."""
+        self._shares = shares
         self._served: list[Served] = []
-        self._fresh: list[Served] = []
         self._kinds: dict[str, str] = {}
         self._hungry: set[str] = set()
         self._wake = asyncio.Event()
@@ -63,9 +71,9 @@ class Claims:
         self._marker_taken = False
         self.stopped = False
 
-    def serve(self, served: Sequence[Served], *, fresh: Sequence[Served]) -> None:
-        """What may be claimed; `fresh` needs a child that has run nothing."""
-        self._served, self._fresh = list(served), list(fresh)
+    def serve(self, served: Sequence[Served]) -> None:
+        """What may be claimed."""
+        self._served = list(served)
         self._kinds = {each.type: each.kind for each in served}
         self._wake.set()
 
@@ -111,18 +119,15 @@ class Claims:
             return
         for partition in self._store.partitions:
             while self._lease.holds:
-                room = self._room()
-                more = self._fresh and await self._claim(partition, self._fresh, {FRESH: min(room.virgin, room.sync)})
-                room = self._room()
-                wanted = {SYNC: room.sync, ASYNC: room.asynchronous, ALONE: room.alone}
-                more = await self._claim(partition, self._served, wanted) or more
-                if not more:
+                if not await self._claim(partition):
                     break
 
-    async def _claim(self, partition: int, served: Sequence[Served], room: dict[str, int]) -> bool:
+    async def _claim(self, partition: int) -> bool:
         """Whether some kind got all that it asked for, so that more may wait."""
-        asked = {kind: free for kind, free in room.items() if free > 0}
-        if not served or not (asked or self._marker_taken):
+        room = self._room()
+        wanted = {SYNC: room.sync, FRESH: _fresh(room), ASYNC: room.asynchronous, ALONE: room.alone}
+        asked = {kind: free for kind, free in wanted.items() if free > 0}
+        if not self._served or not (asked or self._marker_taken):
             return False
         self._marker_taken = False
         # What an answer past this deadline tells of may have been reaped meanwhile, whatever beats have come since.
@@ -130,14 +135,19 @@ class Claims:
         claimed = await self._store.claim(
             partition,
             self._worker_id,
-            served=served,
-            free_sync=asked.get(SYNC, asked.get(FRESH, 0)),
+            served=self._served,
+            free_sync=asked.get(SYNC, 0),
+            free_fresh=asked.get(FRESH, 0),
+            fresh_takes=room.fresh_takes,
             free_async=asked.get(ASYNC, 0),
             free_alone=asked.get(ALONE, 0),
             lease_ms=self._lease_ms,
+            shares=self._shares,
         )
-        got = Counter(FRESH if FRESH in room else self._kind(task) for task in claimed)
+        got = Counter(self._kind(task) for task in claimed)
         self._take(claimed, deadline_ns)
+        (self._fresh_waits.add if claimed.fresh_waits else self._fresh_waits.discard)(partition)
+        self._tell_fresh_waits(bool(self._fresh_waits))
         sated = {kind for kind, free in asked.items() if got[kind] >= free}
         self._hungry = (self._hungry | asked.keys()) - sated
         return bool(sated)
@@ -156,6 +166,10 @@ class Claims:
             wanted.update(each for each in self._served if each.kind == SYNC)
         if ASYNC in self._hungry and room.asynchronous > 0:
             wanted.update(each for each in self._served if each.kind == ASYNC)
-        if FRESH in self._hungry and min(room.virgin, room.sync) > 0:
-            wanted.update(self._fresh)
+        if FRESH in self._hungry and _fresh(room) > 0:
+            wanted.update(each for each in self._served if each.kind == FRESH)
         return frozenset(wanted)
+
+
+def _fresh(room: Room) -> int:
+    return min(room.virgin, room.sync // room.fresh_takes)

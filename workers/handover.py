@@ -9,6 +9,7 @@ import structlog
 
 from taskgate.contract.models import NEIGHBOUR_LIMIT, Claimed, TypeInfo
 from workers.children import ChildProcess
+from workers.claims import FRESH
 from workers.ends import Ends
 from workers.holdings import Holding, Holdings
 from workers.memory import MemoryWatch
@@ -61,6 +62,9 @@ class HandOver:
         """Hand claimed tasks to children, to be started by then; what no child can take now goes back."""
         kinds = [self._kind(task) for task in tasks]
         places = {kind: self._places(kind, count) for kind, count in Counter(kinds).items()}
+        if FRESH in places:  # they go first: no other task may get into their children before them
+            tasks = sorted(tasks, key=lambda task: self._kind(task) != FRESH)
+            kinds = [self._kind(task) for task in tasks]
         handed: list[tuple[Claimed, ChildProcess | None, int | None]] = []
         try:
             # Nothing else in between: a child that finds no next task in its socket sleeps, and waking it is dear.
@@ -101,12 +105,12 @@ class HandOver:
             return None
         if info.kind == "async" and task.neighbours >= NEIGHBOUR_LIMIT:
             return "alone"
-        return "fresh" if handler.fresh_process else info.kind
+        return FRESH if handler.fresh_process else info.kind
 
     def _places(self, kind: str | None, count: int) -> Iterator[ChildProcess]:
         if kind is None:
             return iter(())
-        return self._pools["sync" if kind == "fresh" else kind].places(count, virgin=kind == "fresh")
+        return self._pools["sync" if kind == FRESH else kind].places(count, virgin=kind == FRESH)
 
     def _place(self, task: Claimed, places: Iterator[ChildProcess]) -> ChildProcess | None:
         """The next place; a child that earlier tasks have left too large for the task's limit is recycled instead."""

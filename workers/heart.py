@@ -43,10 +43,13 @@ class Heart:
     An unanswered beat is tried again at once: its timeout is a sixth of the lease, and nothing goes before it.
     """
 
-    def __init__(self, store: Store, lease: Lease, speaker: Speaker, *, worker_id: str, lease_s: float) -> None:
+    def __init__(
+        self, store: Store, lease: Lease, speaker: Speaker, *, worker_id: str, lease_s: float, shares: str = ""
+    ) -> None:
         self._store = store
         self._lease = lease
         self._speaker = speaker
+        self._shares = shares
         self._every_s = lease_s / 3
         self._retry_s = max(LEAST_RETRY_S, lease_s / 30)
         self._watches = [Watch(worker_id) for _ in store.partitions]
@@ -86,7 +89,11 @@ class Heart:
                 held = self._speaker.names(partition)
                 named.update(held)
                 answer = await self._store.beat(
-                    partition, self._speaker.describe(), held=held, served=self._speaker.served
+                    partition,
+                    self._speaker.describe(),
+                    held=held,
+                    served=self._speaker.served,
+                    shares=self._shares,
                 )
                 self._speaker.heard(partition, answer)
                 verdicts = self._watches[partition].look(answer.beats, time.monotonic())

@@ -69,6 +69,8 @@ class Pool:
         self._pause_s = 0.0
         self._stopping = False
         self.mean_run_ns = 10**9
+        self.fresh_waits = False
+        """Tasks that need a child which has run nothing wait for one."""
         self.left_behind: Counter[str] = Counter()
         """By task type: how often something of it was found that no task may leave to the next."""
 
@@ -78,9 +80,14 @@ class Pool:
 
     @property
     def depth(self) -> int:
-        """How many tasks a child may hold: 1, or more where measured run times are tiny."""
+        """How many tasks a child may hold: 1, or more where measured run times are tiny.
+
+        Children with pipelines are busy all the time: while a fresh one waits for the turn of another, there are none.
+        """
         if self.spec.kind == "async":
             return self.spec.slots
+        if self.fresh_waits and any(child not in self._used for child in self._children if self._can_work(child)):
+            return 1
         return max(1, min(PIPELINE, PIPELINE_NS // max(1, self.mean_run_ns)))
 
     @property
@@ -151,6 +158,8 @@ class Pool:
         return (busy + idle + unused)[: max(0, self.size - retiring)]
 
     def _depth(self, child: ChildProcess, depth: int) -> int:
+        if child.last_given:
+            return 0
         return 1 if child in self._slow else depth
 
     def used(self, child: ChildProcess) -> None:

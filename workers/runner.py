@@ -136,7 +136,8 @@ class Runner:
         """Free slots; none while the guard is away or the lease does not hold."""
         if not self._guard.alive or not self._lease.holds:
             return Room(0, 0, 0, 0)
-        return Room(self._sync.free(), self._sync.virgins(), self._async.free(), self._alone.free())
+        sync = self._sync
+        return Room(sync.free(), sync.virgins(), self._async.free(), self._alone.free(), sync.depth)
 
     def cancel(self, task_id: str) -> None:
         """The store says `canceling`. Repeating it changes nothing."""
@@ -350,6 +351,9 @@ class Runner:
             progress=self._shown(holding, progress),
             effort=effort,
         )
+
+    def fresh_waits(self, wait: bool) -> None:
+        self._sync.fresh_waits = wait
 
     def suspects_wait(self, wait: bool) -> None:
         """Whether tasks that must run alone are waiting: there are children for them while they do, and after it."""

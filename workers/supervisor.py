@@ -17,15 +17,17 @@ from taskgate.contract import keys, logs
 from taskgate.contract.connection import connect
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.contract.ids import new_worker_id
-from taskgate.contract.models import BeatAnswer, BeatValue, Held, Served, WorkerInfo
+from taskgate.contract.models import BeatAnswer, BeatValue, Held, Served, TypeInfo, WorkerInfo
+from taskgate.contract.shares import OTHERS, Share, shares
 from taskgate.contract.store import Store
 from taskgate.doctor import look_at_redis
 from taskgate.footprint import shortage
 from taskgate.platform import adopt_orphans, memory_bytes
+from taskgate.policy import TenantPolicy
 from taskgate.settings import Settings
 from workers.agenda import Agenda
 from workers.background import Background
-from workers.claims import Claims
+from workers.claims import FRESH, Claims
 from workers.guard_client import GuardClient
 from workers.heart import Heart
 from workers.inbox import Inbox
@@ -69,6 +71,7 @@ class Supervisor:
             on_room=self._on_room,
             on_types=self._on_types,
         )
+        tenants = _shares(settings)
         self._claims = Claims(
             self._store,
             blocking,
@@ -77,6 +80,8 @@ class Supervisor:
             lease_ms=settings.lease_ms,
             room=self._runner.room,
             take=self._runner.handover.take,
+            fresh_waits=self._runner.fresh_waits,
+            shares=tenants,
         )
         self._unserved = Unserved(
             self._store,
@@ -85,7 +90,7 @@ class Supervisor:
             after_s=settings.unknown_type_after_s,
             served=lambda: self._served,
         )
-        self._heart = Heart(beating, self._lease, self, worker_id=self.id, lease_s=settings.lease_s)
+        self._heart = Heart(beating, self._lease, self, worker_id=self.id, lease_s=settings.lease_s, shares=tenants)
         self._lease.on_silent = self._heart.now
         self._inbox = Inbox(
             self._clients[0],
@@ -313,15 +318,29 @@ class Supervisor:
         self._announced = True
         self._state = "ready" if self._state == "starting" else self._state
         queues = self._settings.queues or tuple(sorted({info.queue for info in runner.types.values()}))
-        served = [Served(queue, info.type, info.kind) for queue in queues for info in runner.types.values()]
+        served = [
+            Served(queue, info.type, self._kind(info), info.concurrency or 0)
+            for queue in queues
+            for info in runner.types.values()
+        ]
         if served == self._served:
             return
         self._served = served
-        fresh = {name for name, handler in runner.handlers.items() if handler.fresh_process}
-        self._claims.serve(
-            [each for each in served if each.type not in fresh], fresh=[each for each in served if each.type in fresh]
-        )
+        self._claims.serve(served)
         self._heart.now()
+
+    def _kind(self, info: TypeInfo) -> str:
+        return FRESH if self._runner.handlers[info.type].fresh_process else info.kind
+
+
+def _shares(settings: Settings) -> str:
+    policy, partitions = settings.policy, settings.partitions
+    named = {name: _share(policy.tenant(name)) for name in policy.tenants if name != OTHERS}
+    return shares(named, _share(policy.tenant(OTHERS)), partitions=partitions)
+
+
+def _share(tenant: TenantPolicy) -> Share:
+    return Share(tenant.weight, tenant.concurrency or 0)
 
 
 def run(settings: Settings) -> int:

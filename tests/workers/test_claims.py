@@ -56,7 +56,7 @@ def taken() -> Taken:
 @pytest.fixture
 async def claims(store: Store, lease: Lease, taken: Taken) -> Claims:
     claims = Claims(store, store, lease, worker_id="w1", lease_ms=60_000, room=taken.room, take=taken.take)
-    claims.serve(SERVED, fresh=[])
+    claims.serve(SERVED)
     await submit(store)
     return claims
 

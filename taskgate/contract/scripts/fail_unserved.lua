@@ -31,8 +31,10 @@ end
 local failed = 0
 for _, tenant in ipairs(redis.call("ZRANGE", prefix .. "lane:" .. queue .. ":" .. task_type, 0, limit - 1)) do
     local place = queue .. ":" .. task_type .. ":" .. tenant
-    if failed < limit then
-        for _, id in ipairs(redis.call("ZRANGE", prefix .. "ready:" .. place, 0, limit - failed - 1)) do
+    local ids = { true }
+    while #ids > 0 and failed < limit do -- those behind them, of the same concurrency key, are ready then
+        ids = redis.call("ZRANGE", prefix .. "ready:" .. place, 0, limit - failed - 1)
+        for _, id in ipairs(ids) do
             fail(id, place)
             failed = failed + 1
         end

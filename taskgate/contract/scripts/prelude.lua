@@ -17,7 +17,7 @@ local RETRY_CAP_MS = 60000
 local UNMEASURED_STEP_MS = 10 -- between refused callers while nobody knows a queue's speed: else all come again at once
 local SPILLED = "!" -- field `spilled` of a dead letter that never was in its queue; ends its entry in `final`
 local NEW = -1 -- virtual time of a lane that no claim has seen yet
-local BEHIND = 1 / 1024 -- so much virtual time is a newcomer behind whoever had the last turn: less than any turn takes
+local BEHIND = 1 / 8 -- so much virtual time is a newcomer behind whoever had the last turn: next, but not without end before others
 local ALONE = "!alone" -- ends the names of lanes whose tasks each run in a child of their own; no type can have it
 local WAITING = { scheduled = true, queued = true, retrying = true }
 local HELD = { running = true, canceling = true }
