@@ -5,6 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from cachetools import LRUCache
+
 from app.shared import shared
 from app.types import TypeRegistry
 from taskgate.contract.models import Pace, QueueLook, TypeInfo
@@ -49,6 +51,7 @@ class Looks:
         self._policy = policy
         self._young: tuple[float, Look] | None = None
         self._looking: asyncio.Task[Look] | None = None
+        self._own: LRUCache[str, tuple[float, dict[str, QueueLook] | None]] = LRUCache(1024)
 
     async def fresh(self) -> Look:
         if self._young is not None and time.monotonic() - self._young[0] < FRESH_S:
@@ -61,7 +64,19 @@ class Looks:
     def _done(self, _: asyncio.Task[Look]) -> None:
         self._looking = None
 
-    async def at(self, names: Sequence[str], sought: Sequence[str], *, limit: int = 0) -> dict[str, QueueLook]:
+    async def of(self, tenant: str, look: Look) -> dict[str, QueueLook]:
+        """What that tenant has in the queues of a look; at no other is looked."""
+        at, found = self._own.get(tenant, (float("-inf"), None))
+        if found is None or time.monotonic() - at >= FRESH_S or not found.keys() >= set(look.names):
+            at, found = time.monotonic(), await self._at(look.names, [tenant])
+            self._own[tenant] = at, found
+        return found
+
+    async def one(self, queue: str, tenant: str) -> dict[str, QueueLook]:
+        """A queue that a look at all has left out."""
+        return await self._at([queue], [tenant], limit=SOUGHT)
+
+    async def _at(self, names: Sequence[str], sought: Sequence[str], *, limit: int = 0) -> dict[str, QueueLook]:
         """These queues, looking for these tenants, and at up to about `limit` others."""
         looks = [await self._store.queues(each, names, sought=sought, limit=limit) for each in self._store.partitions]
         return {name: _together([found[name] for _, found in looks]) for name in names}
@@ -93,7 +108,7 @@ class Looks:
             rates=_rates(usages, now_ms),
             names=names,
             beyond=len(order) - len(names),
-            found=await self.at(names, sought, limit=LOOKED_AT),
+            found=await self._at(names, sought, limit=LOOKED_AT),
             types=types,
             operated=frozenset(operated),
         )

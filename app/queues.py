@@ -129,17 +129,22 @@ class Queues:
     async def view(self, tenant: str, queue: str | None = None) -> QueuesView:
         """`queue`: only that one."""
         look = await self._looks.fresh()
-        found = await self._looks.at(look.names, [tenant]) if self._apart else look.found
-        names = [
-            name
-            for name in look.names
-            if queue in (None, name) and (not self._apart or name in look.operated or found[name].ready)
-        ]
+        if queue is not None:
+            look = await self._only(queue, tenant, look)
+        found = await self._looks.of(tenant, look) if self._apart else look.found
+        names = [name for name in look.names if not self._apart or name in look.operated or found[name].ready]
         return QueuesView(
             items=[self._queue(name, look, found[name]) for name in names],
             more_queues=0 if self._apart else look.beyond,
             tenant=self._tenant(tenant, look),
         )
+
+    async def _only(self, queue: str, tenant: str, look: Look) -> Look:
+        """Also where it is one of those that were not looked at; empty where there is no such queue."""
+        found = dict(look.found)
+        if queue not in found and look.beyond and f"waiting:queue:{queue}" in look.usage:
+            found |= await self._looks.one(queue, tenant)
+        return look._replace(names=[queue] if queue in found else [], beyond=0, found=found)
 
     def _queue(self, name: str, look: Look, found: QueueLook) -> QueueView:
         depth, whole, policy = _Depth.of("queue", name, look), look.found[name], self._policy.queue(name)

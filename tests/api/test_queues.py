@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from app import looks
 from app.door import Door
 from taskgate.contract.models import Served
+from taskgate.contract.shares import Share, shares
 from tests.api.conftest import Worker, client_of, submit
 from tests.conftest import eventually
 
@@ -114,8 +116,8 @@ async def test_limits_and_shares_are_those_of_the_policy(
         assert limits["queue-tasks"] == {"limit": "queue-tasks", "max": 1_000, "used": 5}
         assert limits["queue-wait"] == {"limit": "queue-wait", "max": 90.0, "used": None}
         assert limits["queue-bytes"]["max"] == 256 * 1024**2, "what the policy leaves out is that of the settings"
-        shares = {each["tenant"]: (each["ready"], each["weight"], each["share"]) for each in found["tenants"]}
-        assert shares == {"gold": (3, 3.0, 0.6), "lead": (1, 1.0, 0.2), "tin": (1, 1.0, 0.2)}
+        found_shares = {each["tenant"]: (each["ready"], each["weight"], each["share"]) for each in found["tenants"]}
+        assert found_shares == {"gold": (3, 3.0, 0.6), "lead": (1, 1.0, 0.2), "tin": (1, 1.0, 0.2)}
         assert found["tenants"][0]["tenant"] == "gold", "who has most ready comes first"
         assert (found["tenants"][0]["waiting"], found["tenants"][0]["concurrency"]) == (3, 7)
         assert found["more_tenants"] == 0
@@ -158,6 +160,51 @@ async def test_a_tenant_sees_itself_and_nobody_else(gateway_of: Callable[..., Do
         assert {each["queue"] for each in (await operator.get("/queues")).json()["items"]} == {"default", "rivals-own"}
 
 
+async def test_what_is_at_its_limit_is_shown_with_it(
+    gateway_of: Callable[..., Door], worker: Worker, policy_file: str
+) -> None:
+    Path(policy_file).write_text("[tenants.gold]\nconcurrency = 1\n")
+    await worker.publish(limited={})
+    [info] = [each for each in await worker.store.types() if each.type == "limited"]
+    await worker.store.announce([msgspec.structs.replace(info, concurrency=2)])
+    worker.info = msgspec.structs.replace(worker.info, types=["any:v1", "limited:v1"])
+    worker.served = [Served("default", "any", "sync"), Served("default", "limited", "sync", 2)]
+    of_gold = shares({"gold": Share(concurrency=1)})
+    async with client_of(gateway_of(policy_file=policy_file, tenant_header="X-Tenant")) as http:
+
+        async def submitted(task_type: str, tenant: str) -> str:
+            task = {"type": task_type, "payload": 1}
+            answer = await http.post("/tasks", json=task, headers={"X-Tenant": tenant})
+            assert answer.status_code == 202, answer.text
+            return str(answer.headers["location"])
+
+        async def stage(location: str, tenant: str) -> str:
+            shown = await http.get(location, headers={"X-Tenant": tenant, "Cache-Control": "no-cache"})
+            return str(shown.json()["stage"])
+
+        capped = [await submitted("any", "gold") for _ in range(3)][-1]
+        closed = [await submitted("limited", "tin") for _ in range(5)][-1]
+        await worker.beat()
+        taken = await worker.store.claim(
+            0, worker.info.id, served=worker.served, free_sync=9, free_async=0, lease_ms=60_000, shares=of_gold
+        )
+        assert len(taken) == 3
+        assert await stage(capped, "gold") == "waiting for its tenant's limit"
+        assert await stage(closed, "tin") == "waiting for its type's limit"
+        own = await queue_of(http, **{"X-Tenant": "gold"})
+        assert [(each["tenant"], each["ready"]) for each in own["tenants"]] == [("gold", 2)]
+    async with client_of(gateway_of(policy_file=policy_file)) as operator:
+        found = await queue_of(operator)
+        rows = {each["tenant"]: each for each in found["tenants"]}
+        assert {name: (row["ready"], row["running"], row["concurrency"]) for name, row in rows.items()} == {
+            "gold": (2, 1, 1),
+            "tin": (3, 2, None),
+        }
+        types = {each["type"]: (each["ready"], each["running"], each["concurrency"]) for each in found["types"]}
+        assert types["any"] == (2, 1, None)
+        assert types["limited"] == (3, 2, 2)
+
+
 async def test_a_crowd_is_counted_and_the_largest_are_named(
     gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +234,11 @@ async def test_a_second_look_costs_redis_nothing(
         await redis_client.config_resetstat()
         assert (await http.get("/queues")).json() == first
         assert "cmdstat_evalsha" not in await redis_client.info("commandstats")
+    async with client_of(gateway_of(tenant_header="X-Tenant")) as http:
+        for _ in range(3):
+            for tenant in ("a", "b"):
+                await http.get("/queues", headers={"X-Tenant": tenant})
+        assert (await redis_client.info("commandstats"))["cmdstat_evalsha"]["calls"] == 3, "one of all, one of each"
 
 
 async def test_partitions_are_added_up(gateway_of: Callable[..., Door], worker: Worker) -> None:
@@ -209,6 +261,11 @@ async def test_queues_that_clients_made_up_do_not_flood_the_answer(
         body = (await http.get("/queues")).json()
         assert (len(body["items"]), body["more_queues"]) == (128, 141 - 128)
         assert body["items"][0]["queue"] == "q77", "those with most waiting come first"
+        left_out = {f"q{n}" for n in range(140)} - {each["queue"] for each in body["items"]}
+        for name in left_out:
+            found = await queue_of(http, name)
+            assert (found["queue"], found["waiting"], found["tenants"][0]["ready"]) == (name, 1, 1)
+        assert (await http.get("/queues", params={"queue": "no such"})).json()["items"] == []
 
 
 async def test_what_runs_in_a_queue_is_no_longer_ready(http: httpx.AsyncClient, worker: Worker) -> None:
