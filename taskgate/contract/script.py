@@ -1,10 +1,11 @@
 """Loading and calling the Lua scripts: one file, one transition."""
 
+import functools
 import hashlib
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import exceptions
 from redis.asyncio import Redis
@@ -39,6 +40,40 @@ def arity(source: str) -> int:
     return max((int(n) for n in re.findall(r"^local .*\bARGV\[(\d+)\]", source, re.MULTILINE)), default=1)
 
 
+class _Part(NamedTuple):
+    """A piece of the prelude: a function, or what stands between two."""
+
+    text: str
+    name: str
+    """"": no function."""
+    words: frozenset[str]
+
+
+@functools.lru_cache
+def _parts(prelude: str) -> list[_Part]:
+    return [
+        _Part(text, "".join(re.findall(r"\Alocal function (\w+)", text)), _words(text))
+        for text in re.split(r"(^local function .*?^end\n)", prelude, flags=re.MULTILINE | re.DOTALL)
+    ]
+
+
+def _words(lua: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", re.sub(r"--.*", "", lua)))
+
+
+def used_of(prelude: str, body: str) -> str:
+    """The prelude without the functions that a script does not need: to make one costs each call 0.3 µs.
+
+    Each stands below those that it calls.
+    """
+    kept, words = [], set(_words(body))
+    for part in reversed(_parts(prelude)):
+        if not part.name or part.name in words:
+            kept.append(part.text)
+            words |= part.words
+    return "".join(reversed(kept))
+
+
 class Script:
     """One file of `scripts/`, bound to a client.
 
@@ -49,7 +84,7 @@ class Script:
         shebang, _, body = (FOLDER / f"{name}.lua").read_text().partition("\n")
         prelude = (FOLDER / "prelude.lua").read_text()
         self._name = name
-        self._source = f"{shebang}\n{prelude}{body}".encode()
+        self._source = f"{shebang}\n{used_of(prelude, body)}{body}".encode()
         self._sha = hashlib.sha1(self._source, usedforsecurity=False).hexdigest()
         self._arity = arity(body)
         self._redis = redis

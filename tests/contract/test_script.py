@@ -1,6 +1,7 @@
 """script: a caller out of step fails by name; a connection that breaks says what is known of the outcome."""
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
-from taskgate.contract.script import FOLDER, Script, arity, drop_idle, refused
+from taskgate.contract.script import FOLDER, Script, arity, drop_idle, refused, used_of
 from taskgate.contract.store import Store
 from tests.conftest import Server
 from tests.contract.conftest import LIMITS, read, submission, submit
@@ -55,6 +56,18 @@ async def test_a_caller_out_of_step_is_told_by_name(redis_client: Redis, name: s
     with pytest.raises(TypeError, match=rf"{name}\.lua takes \d+ arguments, got 40"):
         await script("tg:{0}:", *range(40))
     assert await redis_client.dbsize() == 0
+
+
+def test_a_script_makes_only_the_functions_that_it_uses() -> None:
+    prelude = (FOLDER / "prelude.lua").read_text()
+    nothing = used_of(prelude, "return 1\n")
+    assert "local function" not in nothing
+    assert "local now = " in nothing
+    for path in FOLDER.glob("*.lua"):
+        if path.stem != "prelude":
+            source = used_of(prelude, path.read_text()) + path.read_text()
+            names = re.findall(r"^local function (\w+)", source, re.MULTILINE)
+            assert all(len(re.findall(rf"\b{name}\b", source)) > 1 for name in names)
 
 
 async def test_a_bug_in_a_script_is_no_outage(redis_client: Redis) -> None:
