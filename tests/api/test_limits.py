@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 from app.door import Door
+from app.errors import problem_of
+from taskgate.contract.errors import QueueFull
 from taskgate.contract.store import Store
 from tests.api.conftest import Worker, client_of
 from tests.conftest import eventually
@@ -130,6 +132,12 @@ async def test_retry_after_is_whole_and_spread(http: httpx.AsyncClient) -> None:
     waits = [int(answer.headers["Retry-After"]) for answer in answers]
     told = [int(limits_of(answer)["queue-tasks"]["t"]) for answer in answers]
     assert all(before <= after <= before * 1.2 + 1 for before, after in zip(told, waits, strict=True))
+
+
+def test_the_jitter_spreads() -> None:
+    room = QueueFull(limit="queue-tasks", queue="q", tenant="t", retry_after_s=29.5)
+    waits = [int(problem_of(room).headers["Retry-After"]) for _ in range(300)]
+    assert set(waits) == {30, 31, 32, 33, 34, 35, 36}
 
 
 async def test_an_expected_wait_that_is_too_long_is_told_in_its_429_alone(

@@ -114,6 +114,13 @@ async def test_what_is_scheduled_for_later_makes_nobody_wait(store: Store, w1: H
     await refused_by(store, limits)
 
 
+async def test_a_queue_full_of_tasks_for_later_tells_long_waits(store: Store, clock: Clock) -> None:
+    limits = Limits(tasks=2)
+    await submit(store, submission(delay_ms=10**8), submission(delay_ms=10**8), limits=limits)
+    clock.advance(30_000)
+    assert (await refused_by(store, limits)).retry_after_s >= 30
+
+
 async def test_a_queue_that_stands_takes_less_and_less(store: Store, w1: Hand, clock: Clock) -> None:
     limits = Limits(wait_ms=10_000)
     await submit(store, *(submission() for _ in range(100)), limits=limits)

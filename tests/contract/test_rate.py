@@ -1,5 +1,6 @@
 """Rates of tenants (GCRA): bursts, steady streams, and a row for those who come too fast."""
 
+import asyncio
 import itertools
 
 import pytest
@@ -58,6 +59,15 @@ async def test_over_a_minute_the_rate_is_exact(store: Store, clock: Clock) -> No
         taken += await accepted(store, limits, 2)
         clock.advance(100)
     assert taken == 5 + 3 * 60 - 1, "the last step is not over yet"
+
+
+async def test_the_rate_is_exact_under_many_at_once(redis_url: str) -> None:
+    clients = [Redis.from_url(redis_url) for _ in range(10)]
+    tries = [Store(client).submit([submission()], rated(0.001, 23)) for client in clients for _ in range(5)]
+    outcomes = [outcome for group in await asyncio.gather(*tries) for outcome in group]
+    assert sum(isinstance(outcome, Accepted) for outcome in outcomes) == 23
+    for client in clients:
+        await client.aclose()
 
 
 async def test_a_clock_that_steps_back_neither_blocks_nor_gives(store: Store, clock: Clock) -> None:

@@ -773,9 +773,6 @@ local function pace_of(bound)
         local f = redis.call("HMGET", usage_key, "drain_at:" .. name, "drain_n:" .. name, "drain_rate:" .. name,
             "room_at:" .. name)
         local span, left = math.max(0, now - (tonumber(f[1]) or now)), tonumber(f[2]) or 0 -- clocks step back, too
-        if is_idle(bound) then
-            span, left = 0, 0
-        end
         bound.pace = { rate = tonumber(f[3]), span = span, left = left, seen = (left + 1) * 1000 / math.max(1000, span) }
         bound.room_at = tonumber(f[4]) or 0
     end
@@ -803,7 +800,11 @@ local function full(bound, bytes)
         return bound.kind .. "-bytes", kept > 0 and math.ceil(excess * waiting / kept) or math.huge
     end
     if bound.limit_wait_ms > 0 then
-        local per_s = leaving_per_s(pace_of(bound))
+        local pace = pace_of(bound)
+        local per_s = pace.rate
+        if not is_idle(bound) then
+            per_s = leaving_per_s(pace)
+        end
         local over = per_s and queued_of(bound) - bound.limit_wait_ms * per_s / 1000
         if over and over > 0 then
             return bound.kind .. "-wait", math.ceil(over)
