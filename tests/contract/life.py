@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,28 +19,27 @@ from taskgate.contract.errors import (
     TaskNotFound,
     UniqueConflict,
 )
-from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import (
     Accepted,
     BeatValue,
     Finish,
     HandBack,
     Held,
-    Limits,
     Mark,
     Pace,
     QueueLimits,
     Report,
     Served,
     Submission,
+    Taken,
     TaskRecord,
-    TenantLimits,
 )
+from taskgate.contract.shares import OTHERS, Share, shares
 from taskgate.contract.states import FINAL, Status
 from taskgate.contract.store import Store
-from taskgate.policy import Policy
-from tests.contract import invariants
-from tests.contract.admission import TASK_BYTES, burst_of
+from taskgate.policy import Policy, limits
+from tests.contract import invariants, orders
+from tests.contract.admission import TASK_BYTES
 from tests.contract.conftest import LEASE_MS, submission, worker_info
 from tests.contract.fairness import Fairness
 from tests.contract.reference import (
@@ -48,6 +47,7 @@ from tests.contract.reference import (
     HELD,
     RETENTION_MS,
     Answer,
+    Group,
     Lane,
     Reference,
     Task,
@@ -56,10 +56,13 @@ from tests.contract.reference import (
 )
 
 T = TypeVar("T")
+Ready = Mapping[tuple[Lane, str], list[str]]
+"""Ids by lane and tenant, in their order."""
+
 SERVED = [
     Served(queue, name, kind)
     for queue in ("default", "second")
-    for name, kind in (("echo", "sync"), ("other", "sync"), ("get", "async"))
+    for name, kind in (("echo", "sync"), ("other", "sync"), ("get", "async"), ("once", "fresh"))
 ]
 WORKERS = ("w1", "w2", "w3")
 RETRY_CAP_MS = 60_000
@@ -72,10 +75,22 @@ POLICIES = {
         "small tenants": {"tenants": {"*": {"limit_tasks": 4}, "b": {"limit_bytes": 2 * 2100}}},
         "short waits": {"queues": {"second": {"limit_wait_s": 1}}, "tenants": {"*": {"limit_wait_s": 0.5}}},
         "slow": {"tenants": {"*": {"rate_per_s": 0.05, "burst": 3}, "a": {"rate_per_s": 2, "burst": 5}}},
-        "bad": {"queues": {"*": {"limit_bytes": 1}}},
+        "nothing": {"queues": {"*": {"limit_bytes": 1}}},
+        "spill": {"queues": {"*": {"limit_tasks": 3, "on_full": "spill", "spill_tasks": 5, "spill_bytes": 4 * 2100}}},
+        "wait": {"queues": {"*": {"limit_tasks": 4, "limit_bytes": 4 * 2100, "on_full": "wait"}}},
+        "all at once": {
+            "queues": {"*": {"limit_tasks": 5, "on_full": "spill"}, "second": {"limit_tasks": 3, "on_full": "wait"}},
+            "tenants": {"a": {"rate_per_s": 0.5, "burst": 8, "limit_tasks": 4}},
+        },
+        "weights": {"tenants": {"a": {"weight": 3}}},
+        "few at a time": {"tenants": {"*": {"concurrency": 1}, "a": {"concurrency": 2, "weight": 0.5}}},
     }.items()
 }
-"""What a gateway may go by, or another one. That of "bad" is said of queues, and nothing can pass it."""
+"""What gateways and supervisors may go by, one after the other."""
+
+REFUSALS = {TaskNotFound: "not_found", NotDead: "not_dead", UniqueConflict: "unique_conflict"}
+CONCURRENCY = {"any": {}, "one echo": {"echo": 1}, "few": {"echo": 2, "get": 1, "once": 1}}
+"""So many of a type run at a time, as its handler says."""
 
 
 class Life:
@@ -91,6 +106,10 @@ class Life:
         )
         self._reference = Reference(SERVED, self._clock)
         self._fairness = Fairness()
+        self._policy = POLICIES["none"]
+        self._most: dict[str, int] = {}
+        self._capped: set[tuple[str, str]] = set()
+        """Tenants, and `queue:lane` each, that have left a lane for their limit."""
         self._submitted: list[str] = []
         self._sent: list[Submission] = []
         self._tokens: list[Token] = []
@@ -102,7 +121,7 @@ class Life:
 
         for worker in WORKERS:
             self.beat(worker, 0, False)
-        self.work("w1", 1, 1, [])
+        self.work("w1", [], sync=1, fresh=0, **{"async": 1})
 
     def close(self) -> None:
         self._run(self._redis.aclose())
@@ -142,6 +161,8 @@ class Life:
             deadline_ms=self.now_ms + item.deadline_ms if item.deadline_ms else None,
             bytes=TASK_BYTES + len(item.payload),
             unique_key=item.unique_key,
+            group=Group(item.tenant, item.type, item.concurrency_key) if item.concurrency_key else None,
+            at_a_time=item.concurrency,
         )
 
     def submit(
@@ -154,6 +175,7 @@ class Life:
         key: str,
         body: str,
         policy: str,
+        closed: bool,
         repeat: bool,
         **more: Any,
     ) -> None:
@@ -162,15 +184,18 @@ class Life:
             submission(name, key=key, body=body, max_attempts=max_attempts, tenant=tenants[n % len(tenants)], **more)
             for n in range(count)
         ]
-        replies = self._submit(items, max_attempts=max_attempts, policy=POLICIES[policy])
-        accepted = [item for item, reply in zip(items, replies, strict=True) if reply == Answer("ok", item.id)]
+        replies = self._submit(items, max_attempts=max_attempts, policy=POLICIES[policy], closed=closed)
+        accepted = [item for item, reply in zip(items, replies, strict=True) if reply.task_id == item.id]
         if accepted:
-            second = self._again(repeat, lambda: self._store.submit(accepted, _limits(POLICIES[policy])))
+            second = self._again(repeat, lambda: self._store.submit(accepted, limits(POLICIES[policy], QueueLimits())))
             assert second in (None, [Accepted(item.id, replayed=False) for item in accepted])
 
-    def _submit(self, items: list[Submission], *, max_attempts: int, policy: Policy) -> list[Answer]:
-        leaving = self._leaving()
-        replies = self._run(self._store.submit(items, _limits(policy)))
+    def _submit(
+        self, items: list[Submission], *, max_attempts: int, policy: Policy, closed: bool = False
+    ) -> list[Answer]:
+        leaving, held = self._leaving(), dict[str, str]()
+        goes_by = limits(policy, QueueLimits())
+        replies = self._run(self._store.submit(items, goes_by.for_nobody_waiting() if closed else goes_by))
         answers = [_answer(item, reply) for item, reply in zip(items, replies, strict=True)]
         for item, answer, reply in zip(items, answers, replies, strict=True):
             task = self._task(item, max_attempts=max_attempts)
@@ -182,6 +207,8 @@ class Life:
                 on_conflict=item.on_conflict,
                 policy=policy,
                 leaving=leaving,
+                closed=closed,
+                held=held,
             )
             assert answer == wanted
             if isinstance(reply, Refused):
@@ -221,9 +248,10 @@ class Life:
         named = own[forgotten:] + stale
         names = [Held(each.task_id, each.epoch) for each in named]
         info = msgspec.structs.replace(
-            worker_info(worker), types=["echo:0", "other:0", "get:0"], queues=["default", "second"]
+            worker_info(worker), types=["echo:0", "other:0", "get:0", "once:0"], queues=["default", "second"]
         )
-        answer = self._run(self._store.beat(0, info, held=names, served=SERVED))
+        call = self._store.beat(0, info, held=names, served=self._served(), shares=_shares(self._policy))
+        answer = self._run(call)
         before = self._reference.beats.get(worker)
         assert before is None or answer.counter == before.counter + 1
         self._reference.beats[worker] = BeatValue(answer.counter, LEASE_MS)
@@ -234,40 +262,99 @@ class Life:
         canceling = {each.task_id for each in named if self._status(each.task_id) is Status.CANCELING}
         assert set(answer.canceling) == canceling - {each.task_id for each in stale}
         assert answer.next_due_ms == self._reference.next_due_ms()
-        slots = {self._reference.slot(lane) for lane, _ in self._reference.ready()}
-        assert answer.claimable == bool(slots - {None})
+        self._look_at_capped()
+        for tenant, _ in self._capped:
+            assert self._is_full(tenant), f"{tenant} waits for a limit that is no more"
+        open_lanes = {lane for lane, tenant in self._reference.ready() if (tenant, _named(lane)) not in self._capped}
+        assert answer.claimable == any(self._reference.slot(lane) for lane in open_lanes)
 
     def _status(self, task_id: str) -> Status | None:
         return self._reference.tasks[task_id].status if task_id in self._reference.tasks else None
 
-    def claim(self, worker: str, sync: int, asynchronous: int, alone: int) -> None:
+    def allow(self, policy: str, concurrency: str) -> None:
+        """All supervisors are started again with other limits and weights; what runs goes on."""
+        self._policy, self._most = POLICIES[policy], CONCURRENCY[concurrency]
+        self._fairness.restart()
+
+    def _served(self) -> list[Served]:
+        return [each._replace(concurrency=self._most.get(each.type, 0)) for each in SERVED]
+
+    def _look_at_capped(self) -> None:
+        self._capped = {
+            (tenant, lane.decode())
+            for tenant in "ab"
+            for lane in self._run(invariants.set_of(self._redis, f"capped:{tenant}"))
+        }
+
+    def _is_full(self, tenant: str) -> bool:
+        most = self._policy.tenant(tenant).concurrency
+        return most is not None and sum(task.tenant == tenant for task in self._reference.running()) >= most
+
+    def _is_closed(self, task_type: str) -> bool:
+        most = self._most.get(task_type)
+        return most is not None and sum(task.lane.type == task_type for task in self._reference.running()) >= most
+
+    def _open(self, hindered: Collection[str] = ()) -> Ready:
+        """Of what is ready, what no limit holds up; `hindered`: nor what needs such slots."""
+        return {
+            (lane, tenant): ids
+            for (lane, tenant), ids in self._reference.ready().items()
+            if not (
+                self._is_full(tenant)
+                or self._is_closed(lane.type)
+                or (tenant, _named(lane)) in self._capped
+                or self._reference.slot(lane) in hindered
+            )
+        }
+
+    def claim(self, worker: str, *, fresh_takes: int = 1, **free: int) -> None:
         """One that was reaped, or has left, notices and beats again first."""
         if worker not in self._reference.beats:
             with pytest.raises(NoSuchWorker):
-                self._claim(worker, sync, asynchronous, alone)
+                self._claim(worker, fresh_takes, free)
             self.beat(worker, 0, False)
-        free = {"sync": sync, "async": asynchronous, "alone": alone}
-        before = self._reference.ready()
-        claimed = self._claim(worker, sync, asynchronous, alone)
+
+        def hindered() -> set[str]:
+            return {"fresh"} if free["fresh"] == 0 or free["sync"] < fresh_takes else set()
+
+        ready, before = self._reference.ready(), self._open(hindered())
+        taken = self._claim(worker, fresh_takes, free)
+        claimed = tokens(worker, taken)
         for token in claimed:
-            task = self._reference.start(token)
-            free[str(self._reference.slot(task.lane))] -= 1
+            task = self._reference.tasks[token.task_id]
+            assert not self._is_full(task.tenant), "more of a tenant than may run"
+            assert not self._is_closed(task.lane.type), "more of a type than may run"
+            slot = str(self._reference.slot(self._reference.start(token).lane))
+            free[slot] -= 1
+            free["sync"] -= fresh_takes if slot == "fresh" else 0
         self._tokens += claimed
         self._expire_at_the_claim()
         assert min(free.values()) >= 0, "more than there are slots"
-        after = self._reference.ready()
-        idle = {slot for slot, left in free.items() if left > 0}
-        assert not idle & {self._reference.slot(lane) for lane, _ in after}, "slots stay free though something waits"
-        for place, ids in before.items():
-            gone = [task_id for task_id in ids if task_id not in after[place]]
+        for place, ids in ready.items():
+            gone = [task_id for task_id in ids if task_id not in self._reference.ready().get(place, [])]
             assert gone == ids[: len(gone)], "not in the order of their scores"
-        self._check_fairness(claimed, before, after)
+        after = self._open()
+        idle = {slot for slot, left in free.items() if left > 0} - hindered()
+        assert not idle & {self._reference.slot(lane) for lane, _ in after}, "slots stay free though something waits"
+        assert taken.fresh_waits >= any(self._reference.slot(lane) in hindered() for lane, _ in after)
+        self._look_at_capped()
+        self._check_fairness(claimed, before, self._open(hindered()))
 
-    def _claim(self, worker: str, sync: int, asynchronous: int, alone: int) -> list[Token]:
-        call = self._store.claim(
-            0, worker, served=SERVED, free_sync=sync, free_async=asynchronous, free_alone=alone, lease_ms=LEASE_MS
+    def _claim(self, worker: str, fresh_takes: int, free: dict[str, int]) -> Taken:
+        return self._run(
+            self._store.claim(
+                0,
+                worker,
+                served=self._served(),
+                free_sync=free["sync"],
+                free_async=free["async"],
+                free_alone=free["alone"],
+                free_fresh=free["fresh"],
+                fresh_takes=fresh_takes,
+                lease_ms=LEASE_MS,
+                shares=_shares(self._policy),
+            )
         )
-        return tokens(worker, self._run(call))
 
     def _expire_at_the_claim(self) -> None:
         """The claim meets tasks whose deadline has passed: which, only its order tells."""
@@ -276,28 +363,29 @@ class Life:
             if record is not None and record.status is Status.EXPIRED:
                 self._reference.expire(task)
 
-    def _check_fairness(
-        self, claimed: list[Token], before: dict[tuple[Lane, str], list[str]], after: dict[tuple[Lane, str], list[str]]
-    ) -> None:
-        """Tenants compete within a lane, lanes within what needs the same slots of a queue."""
+    def _check_fairness(self, claimed: list[Token], before: Ready, after: Ready) -> None:
+        """Tenants compete within a lane by their weights, lanes within what needs the same slots of a queue."""
         taken = [self._reference.tasks[token.task_id] for token in claimed]
         by_tenant = Counter((str(task.lane), task.tenant) for task in taken)
         by_lane = Counter((self._group(task.lane), str(task.lane)) for task in taken)
         had, has = _competitors(self._group, before), _competitors(self._group, after)
+        weights = {tenant: self._policy.tenant(tenant).weight for tenant in "ab"}
         for group, competitors in had.items():
             given = {who: count for (where, who), count in (by_tenant | by_lane).items() if where == group}
-            self._fairness.took(group, competitors, given, has.get(group, set()), {})
+            self._fairness.took(group, competitors, given, has.get(group, set()), weights)
+        self._fairness.only(has)
 
     def _group(self, lane: Lane) -> str:
-        return f"{lane.queue}:{self._reference.slot(lane)}"
+        slot = self._reference.slot(lane)
+        return f"{lane.queue}:{'sync' if slot == 'fresh' else slot}"
 
-    def work(self, worker: str, sync: int, asynchronous: int, ends: list[tuple[str, int]]) -> None:
+    def work(self, worker: str, ends: list[tuple[str, int]], **free: int) -> None:
         """As most of a life goes: claim and finish. What goes beyond `ends` is left running."""
         if not self._reference.ready():
-            for name, tenant in (("echo", "a"), ("echo", "b"), ("get", "a"), ("echo", "a"), ("other", "b")):
+            for name, tenant in (("echo", "a"), ("echo", "b"), ("get", "a"), ("once", "a"), ("other", "b")):
                 self._submit([submission(name, tenant=tenant)], max_attempts=3, policy=POLICIES["none"])
         before = len(self._tokens)
-        self.claim(worker, sync, asynchronous, 1)
+        self.claim(worker, alone=1, **free)
         for token, (outcome, delay_ms) in zip(self._tokens[before:], ends, strict=False):
             self._finish(token, outcome, delay_ms=delay_ms, repeat=False)
 
@@ -414,22 +502,91 @@ class Life:
     def redrive(self, pick: int, whose: str, request: str, policy: str, repeat: bool) -> None:
         dead = [task_id for task_id in self._submitted if self._status(task_id) is Status.FAILED and whose == "holder"]
         task_id = dead[-1 - pick % len(dead)] if dead else self._some_id(pick)
+        self._redrive([task_id], request, policy, repeat)
 
-        async def call() -> str:
-            try:
-                await self._store.redrive(task_id, request_id=request, limits=_limits(POLICIES[policy]))
-            except (TaskNotFound, NotDead, UniqueConflict) as error:
-                return {TaskNotFound: "not_found", NotDead: "not_dead", UniqueConflict: "unique_conflict"}[type(error)]
-            except Refused as error:
-                return error.limit
-            return "ok"
+    def redrive_letters(
+        self, tenant: str, request: str, policy: str, *, before_ms: int, first_ms: int, rate_per_s: float, repeat: bool
+    ) -> None:
+        """What a filter has found, and some that it has not; starts one after the other if there is a rate."""
+        some = [*self._reference.letters("a", spilled=False), *self._reference.letters("b", spilled=False)]
+        some = [*some[:6], *self._submitted[-3:]]
+        more: dict[str, Any] = {"before_ms": self.now_ms + before_ms, "tenant": tenant}
+        if rate_per_s:
+            more |= {"first_ms": self.now_ms + first_ms, "rate_per_s": rate_per_s}
+        self._redrive(list(dict.fromkeys(some)), request, policy, repeat, **more)
 
-        wanted = self._reference.redrive(task_id, request, policy=POLICIES[policy], leaving=self._leaving())
-        if wanted == "ok":
-            self._ends.pop(task_id, None)
-        assert self._run(call()) == wanted
-        if wanted == "ok":
-            assert self._again(repeat, call) in (None, "ok")
+    def _redrive(
+        self,
+        ids: list[str],
+        request: str,
+        policy: str,
+        repeat: bool,
+        *,
+        first_ms: int = 0,
+        rate_per_s: float = 0,
+        **only: Any,
+    ) -> None:
+        leaving, started = self._leaving(), 0
+        before = {task_id: self._status(task_id) for task_id in ids}
+
+        async def call(of: list[str]) -> list[str]:
+            return [
+                "ok" if refused is None else refused.limit if isinstance(refused, Refused) else REFUSALS[type(refused)]
+                for refused in await self._store.redrive_letters(
+                    of,
+                    request_id=request,
+                    limits=limits(POLICIES[policy], QueueLimits()),
+                    first_ms=first_ms,
+                    rate_per_s=rate_per_s,
+                    **only,
+                )
+            ]
+
+        answers = self._run(call(ids))
+        for task_id, answer in zip(ids, answers, strict=True):
+            start_ms = first_ms + int(started * 1000 / rate_per_s) if rate_per_s else 0
+            assert answer == self._reference.redrive(
+                task_id, request, policy=POLICIES[policy], leaving=leaving, start_ms=start_ms, **only
+            )
+            if answer == "ok" and before[task_id] is Status.FAILED:
+                started += 1
+                self._ends.pop(task_id, None)
+        done = [task_id for task_id, answer in zip(ids, answers, strict=True) if answer == "ok"]
+        if done:
+            assert self._again(repeat, lambda: call(done)) in (None, ["ok"] * len(done))
+
+    def purge(self, tenant: str, before_ms: int, repeat: bool) -> None:
+        ids = list(dict.fromkeys([*self._reference.letters(tenant, spilled=False)[:3], *self._submitted[-2:]]))
+
+        async def call() -> int:
+            return await self._store.purge_letters(ids, before_ms=self.now_ms + before_ms, tenant=tenant)
+
+        assert self._run(call()) == self._reference.purge(ids, before_ms=self.now_ms + before_ms, tenant=tenant)
+        assert self._again(repeat, call) in (None, 0)
+
+    def letters(self, tenant: str, limit: int, oldest_first: bool, spilled: bool) -> None:
+        """All pages of a tenant's dead letters, and what came of their attempts."""
+        found: list[str] = []
+        mark: Mark | None = Mark()
+        while mark is not None:
+            page = self._run(
+                self._store.page(
+                    0,
+                    tenant,
+                    start=mark,
+                    limit=limit,
+                    letters=True,
+                    oldest_first=oldest_first,
+                    kind="overflow" if spilled else "",
+                )
+            )
+            found += page.ids
+            mark = page.last
+        wanted = self._reference.letters(tenant, spilled=spilled)
+        assert found == (wanted if oldest_first else wanted[::-1])
+        for task_id in found[:2]:
+            history = self._run(self._store.history(task_id))
+            assert len(history.attempts) + history.lost == self._reference.tasks[task_id].past
 
     def delete(self, pick: int, repeat: bool) -> None:
         task_id = self._some_id(pick)
@@ -493,7 +650,10 @@ class Life:
 
     def check(self) -> None:
         """What is stored agrees with itself, and with the reference."""
-        self._run(invariants.check(self._redis, self._store))
+        found = self._run(invariants.check(self._redis, self._store))
+        self._look_at_capped()
+        blocked = orders.members(found, "blocked:").values()
+        assert {task_id for ids in blocked for task_id in ids} == self._reference.blocked()
         ids = list(dict.fromkeys(self._submitted))
         for task_id, record in zip(ids, self._read(ids), strict=True):
             task = self._reference.tasks.get(task_id)
@@ -501,7 +661,7 @@ class Life:
             if task is not None and record is not None:
                 _compare(task, record)
                 self._check_life(record)
-        self._fairness.only(_competitors(self._group, self._reference.ready()))
+        self._fairness.only(_competitors(self._group, self._open()))
 
     def _check_life(self, record: TaskRecord) -> None:
         version, status = self._versions.get(record.id, (0, record.status))
@@ -514,54 +674,40 @@ class Life:
             assert record.id not in self._ends, "a final state was left"
 
 
-def _competitors(group: Callable[[Lane], str], queued: dict[tuple[Lane, str], list[str]]) -> dict[str, set[str]]:
-    """Who has something waiting: tenants by lane, and lanes by what they compete for."""
+def _competitors(group: Callable[[Lane], str], ready: Ready) -> dict[str, set[str]]:
+    """Who has something to take: tenants by lane, and lanes by what they compete for."""
     found: dict[str, set[str]] = defaultdict(set)
-    for (lane, tenant), ids in queued.items():
-        if ids:
-            found[str(lane)].add(tenant)
-            found[group(lane)].add(str(lane))
+    for lane, tenant in ready:
+        found[str(lane)].add(tenant)
+        found[group(lane)].add(str(lane))
     return found
+
+
+def _named(lane: Lane) -> str:
+    return f"{lane.queue}:{lane.type}{'!alone' if lane.alone else ''}"
+
+
+def _shares(policy: Policy) -> str:
+    """As supervisors turn a policy into what a claim goes by."""
+
+    def share(name: str) -> Share:
+        said = policy.tenant(name)
+        return Share(said.weight, said.concurrency or 0)
+
+    return shares({name: share(name) for name in policy.tenants if name != OTHERS}, share(OTHERS))
 
 
 def _answer(item: Submission, reply: Accepted | Refused | IdempotencyConflict | UniqueConflict) -> Answer:
     match reply:
         case Accepted(task_id=task_id):
-            return Answer("existing" if reply.existing else "replay" if reply.replayed else "ok", task_id)
+            kinds = {"existing": reply.existing, "replay": reply.replayed, "spilled": reply.spilled, "ok": True}
+            return Answer(next(kind for kind, is_so in kinds.items() if is_so), task_id)
         case Refused():
             assert (reply.queue, reply.tenant) == (item.queue, item.tenant)
-            return Answer(reply.limit)
+            return Answer(reply.limit, waits=reply.waits)
         case UniqueConflict():
             return Answer("unique_conflict", reply.task_id)
     return Answer("conflict")
-
-
-def _limits(policy: Policy) -> Limits:
-    """As gateways turn a policy into what a submission is compared with."""
-
-    def of_queue(name: str) -> QueueLimits:
-        said = policy.queue(name)
-        return QueueLimits(
-            tasks=said.limit_tasks or 10**9,
-            bytes=int(said.limit_bytes or 2**50),
-            wait_ms=milliseconds(said.limit_wait_s),
-        )
-
-    def of_tenant(name: str) -> TenantLimits:
-        said = policy.tenant(name)
-        return TenantLimits(
-            tasks=said.limit_tasks or 0,
-            bytes=int(said.limit_bytes or 0),
-            wait_ms=milliseconds(said.limit_wait_s),
-            rate_per_s=said.rate_per_s or 0,
-            burst=burst_of(said),
-        )
-
-    return Limits(
-        tenant=of_tenant("*"),
-        queues={name: of_queue(name) for name in ("default", "second")},
-        tenants={name: of_tenant(name) for name in policy.tenants},
-    )
 
 
 def _compare(task: Task, record: TaskRecord) -> None:

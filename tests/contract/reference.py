@@ -14,6 +14,9 @@ RETENTION_MS = 40_000
 DEAD_RETENTION_MS = 90_000
 HELD = frozenset({Status.RUNNING, Status.CANCELING})
 
+Leaving = Callable[[str, str], float | None]
+"""How many tasks leave a second, of a `queue` or `tenant` and its name; None: nothing was measured yet."""
+
 
 class Token(NamedTuple):
     """Who claimed what, under which epoch: all that a write of an attempt proves itself by."""
@@ -29,6 +32,8 @@ class Answer(NamedTuple):
     what: str
     task_id: str = ""
     """Which counts; "": none."""
+    waits: bool = False
+    """Refused, but whoever asked looks again."""
 
 
 class Lane(NamedTuple):
@@ -74,7 +79,10 @@ class Task:
     reported: tuple[int, int] = (0, 0)
     """Epoch and number of the last report."""
     redriven: str = ""
+    finished_ms: int = 0
     purge_ms: int = 0
+    past: int = 0
+    """Unsuccessful attempts before the last one."""
 
     @property
     def order(self) -> tuple[int, str]:
@@ -131,6 +139,9 @@ class Reference:
     def held(self, worker: str) -> set[Token]:
         return {task.token for task in self.tasks.values() if task.worker == worker and task.status in HELD}
 
+    def blocked(self) -> set[str]:
+        return {task.id for task in self.tasks.values() if task.blocked}
+
     def slot(self, lane: Lane) -> str | None:
         """Which slots a lane's tasks need; None: nobody serves it."""
         kind = self._kinds.get((lane.queue, lane.type))
@@ -144,9 +155,13 @@ class Reference:
         fingerprint: str,
         on_conflict: str,
         policy: Policy,
-        leaving: Callable[[str, str], float | None],
+        leaving: Leaving,
+        closed: bool,
+        held: dict[str, str],
     ) -> Answer:
-        """`leaving`: how many leave a second, of (`queue` or `tenant`, its name)."""
+        """`closed`: where others wait for room, it does not get in before them. `held`: by those before it in the call,
+        of which each waits for the named limit of its queue.
+        """
         if task.id in self.tasks:
             return Answer("ok", task.id)
         seen, earlier = self._keys.get((task.tenant, key), ("", ""))
@@ -161,12 +176,19 @@ class Reference:
         if self.rates.excess_ms(task.tenant, policy.tenant(task.tenant), self._clock()) > 0:
             return Answer("rate")
         limit = self._full(task, policy, leaving)
-        if limit and not self._can_spill(task, policy.queue(task.lane.queue)):
-            return Answer(limit)
+        queue, of_queue = task.lane.queue, policy.queue(task.lane.queue)
+        if of_queue.on_full == "wait" and not limit:
+            limit = "queue-tasks" if closed else held.get(queue)
+        if limit and not self._can_spill(task, of_queue):
+            most_bytes = (of_queue if limit.startswith("queue") else policy.tenant(task.tenant)).limit_bytes
+            waits = of_queue.on_full == "wait" and not closed and (most_bytes is None or task.bytes <= most_bytes)
+            if waits and limit.startswith("queue"):
+                held.setdefault(queue, limit)
+            return Answer(limit, waits=waits)
         self.rates.count(task.tenant, policy.tenant(task.tenant), self._clock())
         self._keep_key(task.tenant, key, fingerprint, task.id)
         if limit:
-            self.tasks[task.id] = spilled = replace(task, spilled=True)
+            self.tasks[task.id] = spilled = replace(task, spilled=True, deadline_ms=None)
             self._end(spilled, Status.FAILED)
             return Answer("spilled", task.id)
         if holder:
@@ -181,14 +203,14 @@ class Reference:
             for task in self.tasks.values()
             if unique_key and (task.tenant, task.unique_key) == (tenant, unique_key) and task.status not in FINAL
         ]
-        assert len(found) < 2
+        assert len(found) < 2 or found[0].status in HELD
         return found[0] if found else None
 
     def _keep_key(self, tenant: str, key: str, fingerprint: str, task_id: str) -> None:
         if key:
             self._keys[tenant, key] = fingerprint, task_id
 
-    def _full(self, task: Task, policy: Policy, leaving: Callable[[str, str], float | None]) -> str | None:
+    def _full(self, task: Task, policy: Policy, leaving: Leaving) -> str | None:
         queue, tenant = task.lane.queue, task.tenant
         return passed_limit(
             "queue", policy.queue(queue), self.used("queue", queue, leaving("queue", queue)), task.bytes
@@ -204,9 +226,11 @@ class Reference:
             and sum(each.bytes for each in there) + task.bytes <= policy.spill_bytes
         )
 
-    def _submitted(self, task: Task, on_conflict: str) -> None:
+    def _submitted(self, task: Task, on_conflict: str, *, parent: Task) -> None:
         """By a handler: no limit refuses it, but it is left out where it would have to be another one."""
         holder = self.holder(task.tenant, task.unique_key)
+        if holder is parent:  # which ends with this: it may submit its own successor
+            holder = None
         if holder and not (on_conflict == "replace" and holder.status in WAITING):
             return
         if holder:
@@ -221,6 +245,7 @@ class Reference:
     def start(self, token: Token) -> Task:
         task = self.tasks[token.task_id]
         assert task.status is Status.QUEUED, "claimed although it is not queued"
+        assert not task.blocked, "claimed although all places of its key are taken"
         assert token.epoch == task.epoch + 1
         task.status, task.worker, task.epoch, task.attempt = Status.RUNNING, token.worker, token.epoch, task.attempt + 1
         return task
@@ -240,12 +265,13 @@ class Reference:
         task = self.tasks[token.task_id]
         task.done = token
         if outcome == "succeeded":
-            self._end(task, Status.SUCCEEDED)
             for each, on_conflict in submitted:
-                self._submitted(each, on_conflict)
+                self._submitted(each, on_conflict, parent=task)
+            self._end(task, Status.SUCCEEDED)
         elif task.status is Status.CANCELING:
             self._end(task, Status.CANCELED)
         elif outcome == "retry" and task.attempt < task.max_attempts:
+            task.past += 1
             self._requeue(task, delay_ms=delay_ms, met=True)
         else:
             self._end(task, Status.FAILED)
@@ -288,23 +314,63 @@ class Reference:
         return str(task.status) if task.status in (Status.CANCELING, Status.CANCELED) else "final"
 
     def redrive(
-        self, task_id: str, request_id: str, *, policy: Policy, leaving: Callable[[str, str], float | None]
+        self,
+        task_id: str,
+        request_id: str,
+        *,
+        policy: Policy,
+        leaving: Leaving,
+        tenant: str = "",
+        before_ms: int = 0,
+        start_ms: int = 0,
     ) -> str:
-        task = self.tasks.get(task_id)
+        """`ok`, the limit it would pass, or why it is none to redrive. `start_ms`: not before then."""
+        task = self._of(tenant, task_id)
         if task is None:
             return "not_found"
         if task.redriven == request_id:
             return "ok"
-        if task.status is not Status.FAILED:
+        if not self._is_letter(task, before_ms):
             return "not_dead"
         if self.holder(task.tenant, task.unique_key):
             return "unique_conflict"
         if limit := self._full(task, policy, leaving):
             return limit
+        task.past += task.worker != ""
         task.attempt, task.worker, task.redriven, task.epoch = 0, "", request_id, max(1, task.epoch)
         task.deadline_ms, task.met, task.spilled = None, False, False
-        self._enqueue(task)
+        if start_ms > self._clock():
+            task.status, task.due_ms = Status.SCHEDULED, start_ms
+        else:
+            self._enqueue(task)
         return "ok"
+
+    def _of(self, tenant: str, task_id: str) -> Task | None:
+        """ "" is any tenant."""
+        task = self.tasks.get(task_id)
+        return task if task is not None and tenant in ("", task.tenant) else None
+
+    def _is_letter(self, task: Task, before_ms: int) -> bool:
+        """`before_ms`: it failed before then; 0: at any time."""
+        return task.status is Status.FAILED and (not before_ms or task.finished_ms < before_ms)
+
+    def purge(self, task_ids: Iterable[str], *, before_ms: int, tenant: str) -> int:
+        """How many dead letters of these are deleted."""
+        found = [task for task in (self._of(tenant, each) for each in dict.fromkeys(task_ids)) if task is not None]
+        letters = [task.id for task in found if self._is_letter(task, before_ms)]
+        for task_id in letters:
+            del self.tasks[task_id]
+        return len(letters)
+
+    def letters(self, tenant: str, *, spilled: bool) -> list[str]:
+        """Dead letters of a tenant, the oldest first; or only those that were spilled."""
+        found = [
+            task
+            for task in self.tasks.values()
+            if task.tenant == tenant and self._is_letter(task, 0)
+            if task.spilled or not spilled
+        ]
+        return [task.id for task in sorted(found, key=lambda task: (task.finished_ms, task.id))]
 
     def delete(self, task_id: str) -> str:
         task = self.tasks.get(task_id)
@@ -331,6 +397,7 @@ class Reference:
             elif task.attempt >= task.max_attempts:
                 self._end(task, Status.FAILED)
             else:
+                task.past += 1
                 self._requeue(task, delay_ms=0, met=True)
         del self.beats[worker]
         return True
@@ -383,7 +450,7 @@ class Reference:
         return len(over)
 
     def _end(self, task: Task, status: Status) -> None:
-        task.status = status
+        task.status, task.finished_ms = status, self._clock()
         task.purge_ms = self._clock() + (DEAD_RETENTION_MS if status is Status.FAILED else RETENTION_MS)
         self._unblock(task)
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.contract.life import POLICIES, WORKERS, Life
+from tests.contract.life import CONCURRENCY, POLICIES, WORKERS, Life
 
 DELAY_MS = st.sampled_from([0, 0, 50, 3000])
 OUTCOME = st.sampled_from(["retry", "succeeded", "failed", "canceled"])
@@ -32,10 +32,14 @@ def _step(method: Any, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy
 
 
 _worker = st.sampled_from(WORKERS)
-_slots = {"sync": st.sampled_from([2, 1, 4, 0]), "asynchronous": st.sampled_from([1, 3, 0])}
+_slots = {
+    "sync": st.sampled_from([2, 1, 4, 0]),
+    "fresh": st.sampled_from([1, 0, 4]),
+    "async": st.sampled_from([1, 3, 0]),
+}
 _submit = _step(
     Life.submit,
-    name=st.sampled_from(["echo", "echo", "other", "get", "strange"]),
+    name=st.sampled_from(["echo", "echo", "other", "get", "once", "strange"]),
     tenants=st.sampled_from(["a", "ab", "b"]),
     queue=st.sampled_from(["default", "default", "second"]),
     priority=st.sampled_from([5, 5, 9]),
@@ -45,13 +49,16 @@ _submit = _step(
     key=st.sampled_from(["", "", "k"]),
     body=st.sampled_from(["one", "one", "two"]),
     policy=POLICY,
+    closed=st.sampled_from([False, False, True]),
     unique_key=UNIQUE,
     on_conflict=CONFLICT,
+    concurrency_key=st.sampled_from(["", "", "c", "d"]),
+    concurrency=st.sampled_from([1, 2]),
     count=st.sampled_from([2, 1, 4, 12]),
     repeat=REPEAT,
 )
 _work = _step(Life.work, worker=_worker, **_slots, ends=st.lists(st.tuples(OUTCOME, DELAY_MS), min_size=1, max_size=4))
-_claim = _step(Life.claim, worker=_worker, **_slots, alone=st.sampled_from([1, 0]))
+_claim = _step(Life.claim, worker=_worker, **_slots, alone=st.sampled_from([1, 0]), fresh_takes=st.sampled_from([1, 2]))
 _writes = st.one_of(
     _step(
         Life.finish,
@@ -85,6 +92,24 @@ _clients = st.one_of(
         policy=POLICY,
         repeat=REPEAT,
     ),
+    _step(
+        Life.redrive_letters,
+        tenant=st.sampled_from(["", "a"]),
+        request=st.sampled_from(["r1", "r2", "r3"]),
+        policy=POLICY,
+        before_ms=st.sampled_from([1, 0, -3000]),
+        first_ms=st.sampled_from([0, -300, 500]),
+        rate_per_s=st.sampled_from([0, 4, 0.5]),
+        repeat=REPEAT,
+    ),
+    _step(Life.purge, tenant=st.sampled_from(["", "a", "b"]), before_ms=st.sampled_from([1, -3000]), repeat=REPEAT),
+    _step(
+        Life.letters,
+        tenant=st.sampled_from(["a", "b"]),
+        limit=st.sampled_from([1, 3, 100]),
+        oldest_first=st.booleans(),
+        spilled=st.booleans(),
+    ),
     _step(Life.delete, pick=PICK, repeat=REPEAT),
     _step(Life.pages, tenant=st.sampled_from(["a", "b"]), limit=st.sampled_from([1, 2, 5, 100])),
 )
@@ -93,6 +118,11 @@ _supervisors = st.one_of(
     _step(Life.reap, worker=_worker, pick=st.sampled_from([0, 0, 1]), repeat=REPEAT),
     _step(Life.fail_unserved, worker=_worker, name=st.sampled_from(["strange", "echo"])),
     _step(Life.goodbye, worker=_worker),
+    _step(
+        Life.allow,
+        policy=st.sampled_from(["none", "weights", "few at a time"]),
+        concurrency=st.sampled_from([*CONCURRENCY]),
+    ),
 )
 _time = _step(
     Life.time_passes,
