@@ -134,8 +134,10 @@ def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
                 "summary": "Submit a task",
                 "description": "Answers when the task is on disk. The same `Idempotency-Key` and body within 24 hours "
                 "is the same task (`Idempotent-Replayed: true`). 429: `limit` says what ran out, `Retry-After` when to "
-                "come again. `RateLimit-Policy` and `RateLimit` tell all limits and what is left. While another "
-                "task with the same `unique_key` has not ended, the answer is that one (`Unique-Existing: true`), "
+                "come again; a queue may also hold the answer until there is room, or keep what it has no room for as "
+                "a dead letter (202, `failed`, kind `overflow`). `RateLimit-Policy` and `RateLimit` tell all limits "
+                "and what is left. While another task with the same `unique_key` has not ended, the answer is that "
+                "one (`Unique-Existing: true`), "
                 "unless `on_conflict` says `replace` (it is canceled if it still waits) or `refuse` (409). "
                 f"`Prefer: wait=N` holds the answer for up to N (at most {MAX_WAIT_S}) seconds: 200 if the task ends "
                 "in time. The body may be sent with `Content-Encoding: gzip`.",

@@ -17,6 +17,7 @@ from loadtest import (
     curves,
     drawing,
     endurance,
+    floods,
     machine,
     measures,
     recovery,
@@ -129,6 +130,11 @@ def _alone(measure: Callable[[Service, Durability, Sizes], Iterator[Run]]) -> Ca
     return lambda _: _each(measure, [(services.taskgate(lease_s=6), MEMORY)])
 
 
+def _floods(_: Sequence[Service]) -> list[Cell]:
+    service = services.taskgate(lease_s=6, retention_s=2)
+    return _each(floods.clients_that_obey, [(service, FSYNC)]) + _each(floods.ten_times_the_drain, [(service, FSYNC)])
+
+
 _CELLS: dict[str, Callable[[Sequence[Service]], list[Cell]]] = {
     "store": _store,
     "work": _work,
@@ -137,6 +143,7 @@ _CELLS: dict[str, Callable[[Sequence[Service]], list[Cell]]] = {
     "status": _status,
     "latency": _latency,
     "curves": _curves,
+    "floods": _floods,
     "memory": lambda _: _each(measures.memory, [(services.taskgate(), MEMORY)]),
     "children": lambda _: _each(endurance.cpu_by_children, [(services.taskgate(), MEMORY)]),
     "flat": lambda _: _each(endurance.flat_memory, [(services.taskgate(lease_s=6, retention_s=30), MEMORY)]),

@@ -79,6 +79,13 @@ def rows(figures: Figures) -> list[Row]:
         *_against_bare(figures, "gateway CPU per submission", "submit", "fsync", times=2.5),
         *_times_the_best(figures, "status reads/s of a live task", "status", "memory", "rps", times=8),
         *_against_bare(figures, "gateway CPU per status read", "status", "memory", times=1.6),
+        *_at_most(
+            figures, "1,000 clients obey Retry-After: all in, beside the drain", "obeying", "fsync", "times", 1.11, "×"
+        ),
+        *_at_most(figures, "  … busiest second after the first round", "obeying", "fsync", "busiest", 5, "× drain"),
+        *_at_most(figures, "10 × the drain: p99 of the 202, beside half load", "flood", "fsync", "times", 2, "×"),
+        *_at_most(figures, "  … gateway's memory, after 10 s", "flood", "fsync", "gateway_percent", 5, "%"),
+        *_at_most(figures, "  … Valkey's memory, after 10 s", "flood", "fsync", "valkey_percent", 5, "%"),
         *_at_most(figures, "p99 of the 202 at half of the peak (open loop)", "curve-0.50", "fsync", "p99_ms", 5, "ms"),
         *_cpu_per_request(figures, "submission", "submit", "fsync"),
         *_cpu_per_request(figures, "status read", "status", "memory"),

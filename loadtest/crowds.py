@@ -1,9 +1,8 @@
-"""Crowds of clients: some come again when they are told to, others come whatever they are told."""
+"""Crowds of clients that come all at once and, refused, come again when they are told to."""
 
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -13,7 +12,7 @@ _PATIENCE_S = 30
 
 @dataclass(frozen=True)
 class Answer:
-    """To one submission. `sent_s`: when it was due, by the monotonic clock; the time it took counts from there."""
+    """To one submission; `sent_s` by the monotonic clock."""
 
     sent_s: float
     took_s: float
@@ -33,8 +32,8 @@ class Wire:
         parts = urlsplit(url)
         return cls(*await asyncio.open_connection(parts.hostname, parts.port))
 
-    async def submit(self, body: str, *, due_s: float | None = None) -> Answer:
-        sent_s = time.monotonic() if due_s is None else due_s
+    async def submit(self, body: str) -> Answer:
+        sent_s = time.monotonic()
         data = body.encode()
         self._writer.write(
             b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
@@ -76,31 +75,7 @@ async def obeying(url: str, bodies: Sequence[str]) -> list[Answer]:
     return [answer for answers in each for answer in answers]
 
 
-async def pouring(url: str, bodies: Sequence[str], *, per_s: float) -> list[Answer]:
-    """One body after the other at that rate, however long the answers take."""
-    free: deque[Wire] = deque()
-    async with _wires(url, 64) as wires:
-        free.extend(wires)
-
-        async def one(body: str, due_s: float) -> Answer:
-            if not free:
-                wires.append(await Wire.to(url))
-                free.append(wires[-1])
-            wire = free.popleft()
-            answer = await wire.submit(body, due_s=due_s)
-            free.append(wire)
-            return answer
-
-        started, running = time.monotonic(), []
-        for n, body in enumerate(bodies):
-            due_s = started + n / per_s
-            if (ahead_s := due_s - time.monotonic()) > 0:
-                await asyncio.sleep(ahead_s)
-            running.append(asyncio.ensure_future(one(body, due_s)))
-        return list(await asyncio.gather(*running))
-
-
-def busiest_s(answers: Sequence[Answer], *, after_s: float) -> int:
+def busiest(answers: Sequence[Answer], *, after_s: float) -> int:
     """Most submissions within a second, of those sent after that time."""
     times = sorted(answer.sent_s for answer in answers if answer.sent_s > after_s)
     return max((sum(1 for other in times[n:] if other < at + 1) for n, at in enumerate(times)), default=0)

@@ -29,6 +29,8 @@ class Sizes:
     many: int
     many_s: float
     """For each step of them, at most."""
+    clients: int
+    flood_s: float
 
 
 FULL = Sizes(
@@ -44,6 +46,8 @@ FULL = Sizes(
     quiet_s=10,
     many=1_000_000,
     many_s=300,
+    clients=1000,
+    flood_s=60,
 )
 SHORT = Sizes(
     load_s=0.5,
@@ -58,6 +62,8 @@ SHORT = Sizes(
     quiet_s=0,
     many=2000,
     many_s=30,
+    clients=30,
+    flood_s=1,
 )
 
 

@@ -1,6 +1,7 @@
 """F29 and F30: a queue that is full, and clients that send slowly. The door stays quick for everybody else."""
 
 import asyncio
+import contextlib
 import statistics
 import time
 from collections import Counter
@@ -8,13 +9,13 @@ from collections import Counter
 import httpx
 import pytest
 
-from taskgate.contract.store import Store
 from tests.conftest import eventually
 from tests.system.rig import FINAL, Rig
 
 pytestmark = pytest.mark.full
 
 LIMIT = 100
+SPILL = 30
 SUBMITS = 2_000
 HEAD = b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -30,38 +31,65 @@ async def types_known(rig: Rig) -> None:
 
 
 @pytest.mark.timeout(240)
-async def test_f29_never_more_than_the_limit_and_quick_refusals(rig: Rig) -> None:
-    rig.settings["TASKGATE_QUEUE_LIMIT_TASKS"] = str(LIMIT)
+@pytest.mark.parametrize("on_full", ["refuse", "wait", "spill"])
+async def test_f29_never_more_than_the_limit_and_quick_refusals(rig: Rig, on_full: str) -> None:
+    """Through two gateways at once. Who waits does so for 50 ms: nobody works."""
+    policy = rig.folder / "policy.toml"
+    policy.write_text(f"""
+        [queues.default]
+        limit_tasks = {LIMIT}
+        on_full = "{on_full}"
+        wait_ms = 50
+        spill_tasks = {SPILL}
+    """)
+    rig.settings["TASKGATE_POLICY_FILE"] = str(policy)
     await types_known(rig)
-    store = Store(rig.redis)
+    other = f"http://127.0.0.1:{await rig.another_gateway()}"
     accepted: list[str] = []
+    spilled: list[str] = []
 
     async def submit(http: httpx.AsyncClient, count: int) -> None:
         for _ in range(count):
             answer = await http.post("/tasks", json={"type": "back", "payload": 1})
             if answer.status_code == 202:
-                accepted.append(answer.json()["id"])
+                (spilled if answer.json()["status"] == "failed" else accepted).append(answer.json()["id"])
                 continue
             assert answer.status_code in (429, 503)
             assert int(answer.headers["retry-after"]) >= 1
 
-    async with httpx.AsyncClient(base_url=rig.url, timeout=30, limits=httpx.Limits(max_connections=100)) as http:
-        everyone = asyncio.gather(*(submit(http, SUBMITS // 100) for _ in range(100)))
+    looks_s: list[float] = []
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False, timeout=30))
+            for url in (rig.url, other)
+        ]
+        everyone = asyncio.gather(*(submit(http, SUBMITS // 100) for http in clients for _ in range(50)))
         while not everyone.done():
-            assert (await store.usage(0)).get("waiting:queue:default", 0) <= LIMIT
+            assert (await rig.store.usage(0)).get("waiting:queue:default", 0) <= LIMIT
+            started = time.monotonic()
             assert (await rig.http.get("/livez")).status_code == 200
+            looks_s.append(time.monotonic() - started)
             await asyncio.wait([everyone], timeout=0.02)
         await everyone
-    assert (await store.usage(0))["waiting:queue:default"] == LIMIT
+    usage = await rig.store.usage(0)
+    assert usage["waiting:queue:default"] == LIMIT
+    assert usage.get("spilled:queue:default", 0) == (SPILL if on_full == "spill" else 0)
     assert LIMIT - 20 < len(accepted) <= LIMIT  # on a machine so busy that a 202 came too late it is a 503
+    assert len(spilled) <= usage.get("spilled:queue:default", 0)
+    assert statistics.median(looks_s) < 5 * 0.2
     refusals_s = []
     for _ in range(20):
         started = time.monotonic()
         assert (await rig.http.post("/tasks", json={"type": "back", "payload": 1})).status_code == 429
         refusals_s.append(time.monotonic() - started)
+        assert (await rig.http.get(f"/tasks/{accepted[0]}")).status_code == 200
     assert statistics.median(refusals_s) < 5 * 0.2
     await rig.worker()
     for task_id in accepted:
+        assert (await rig.ended(task_id))["status"] == "succeeded"
+    for task_id in spilled:
+        assert (await rig.task(task_id))["error"]["kind"] == "overflow"
+        assert (await rig.http.post(f"/tasks/{task_id}/redrive")).status_code == 202
         assert (await rig.ended(task_id))["status"] == "succeeded"
     assert (await rig.ended(await rig.submit("back", 1)))["status"] == "succeeded"
 
