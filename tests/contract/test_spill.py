@@ -121,6 +121,13 @@ async def test_who_is_too_fast_is_refused_all_the_same(store: Store, limits: Lim
     assert (type(error), error.waits) == (RateLimited, False)
 
 
+async def test_what_is_spilled_counts_for_the_rate(store: Store) -> None:
+    limits = spilling(tenant=TenantLimits(rate_per_s=1, burst=2))
+    await submit(store, limits=limits)
+    await spilled(store, submission(), limits)
+    assert isinstance(await refused(store, limits), RateLimited)
+
+
 async def test_its_idempotency_key_stands_for_it(store: Store, w1: Hand) -> None:
     await submit(store, limits=spilling())
     task_id = await spilled(store, submission(key="k", body="b"), spilling())

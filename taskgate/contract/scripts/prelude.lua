@@ -891,16 +891,21 @@ local function refusal(queue, tenant, bytes)
     return limit and { "full", limit, retry_in_ms(bound, over) }
 end
 
+-- A submission counts for its tenant's rate. nil: it has none.
+local function count_submission(rate)
+    if rate then
+        rate.ahead = rate.ahead + rate.step
+        rate.moved = true
+    end
+end
+
 -- It is accepted.
 local function admit(queue, tenant, rate)
     admitted(queue)
     if tenant then
         admitted(tenant)
     end
-    if rate then
-        rate.ahead = rate.ahead + rate.step
-        rate.moved = true
-    end
+    count_submission(rate)
 end
 
 -- Write what the call has changed of it; what waits there now, in tasks and bytes. Before `settle`; nil: no limits.

@@ -63,8 +63,9 @@ local function spill(item, queue, limit, bytes)
 end
 
 -- What becomes of a task that would pass a limit, which `over` tasks must leave before.
-local function turn_away(item, queue, limit, bound, over, bytes)
+local function turn_away(item, queue, rate, limit, bound, over, bytes)
     if queue.on_full == "spill" and spill(item, queue, limit, bytes) then
+        count_submission(rate)
         return { "spilled" }
     end
     if queue.on_full == "wait" and bytes <= bound.limit_bytes then
@@ -101,7 +102,7 @@ local function submit(item)
         limit, bound, over = in_queue.held or "queue-tasks", in_queue, 1
     end
     if limit then
-        return turn_away(item, in_queue, limit, bound, over, bytes)
+        return turn_away(item, in_queue, rate, limit, bound, over, bytes)
     end
     admit(in_queue, of_tenant, rate)
     if replaced then
