@@ -31,6 +31,16 @@ _LIMITS = {
 }
 """Limits in force for a submission (draft-ietf-httpapi-ratelimit-headers-10); also with a 429."""
 
+_EARLIER = {
+    "Idempotent-Replayed": {"schema": _TEXT, "description": "`true`: the task that this Idempotency-Key led to before"},
+    "Unique-Existing": {"schema": _TEXT, "description": "`true`: another task, which has the `unique_key`"},
+}
+_KEYS = {
+    "unique_key": "no other task of yours with it is live: while one has not ended, that is the answer",
+    "on_conflict": "instead: `replace` that one if it still waits, or `refuse` (409)",
+    "concurrency_key": "as many tasks of yours of the type with it run at a time as the type allows",
+}
+
 _ID = {"name": "task_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
 
 
@@ -44,6 +54,8 @@ def document(api: FastAPI) -> bytes:
     )
     components["Envelope"]["properties"]["payload"] = {"description": "JSON that fits the schema of the type"}
     components["Envelope"]["properties"]["metadata"] = {"type": "object", "description": "kept and shown, never read"}
+    for name, meaning in _KEYS.items():
+        components["Envelope"]["properties"][name]["description"] = meaning
     for name in ("error", "effort", "metadata"):
         for view in ("TaskView", "LetterView"):
             components[view]["properties"][name] = {"type": ["object", "null"]}
@@ -145,8 +157,8 @@ def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
                 "parameters": [key, prefer],
                 "requestBody": {"required": True, "content": {"application/json": {"schema": envelope}}},
                 "responses": {
-                    "202": shown | {"headers": _LIMITS},
-                    "200": _shown("The task, which ended in time", task) | {"headers": _LIMITS},
+                    "202": shown | {"headers": _LIMITS | _EARLIER},
+                    "200": _shown("The task, which ended in time", task) | {"headers": _LIMITS | _EARLIER},
                 },
             }
         },

@@ -49,7 +49,8 @@ def test_submit_prints_the_id_alone(cli: Cli, receiver: Receiver) -> None:
     receiver.answers.append(answer(202, TASK))
     options = ["--queue", "mail", "--priority", "9", "--delay-s", "1.5", "--max-attempts", "2", "--timeout-s", "60"]
     more = ["--metadata", '{"for": "me"}', "--idempotency-key", "k", "--deadline-s", "9"]
-    done = cli("submit", "demo.echo", '{"text": "hello"}', "--url", receiver.url, *options, *more)
+    keys = ["--unique-key", "u", "--on-conflict", "replace", "--concurrency-key", "c"]
+    done = cli("submit", "demo.echo", '{"text": "hello"}', "--url", receiver.url, *options, *more, *keys)
 
     assert (done.exit_code, done.stdout, done.stderr) == (0, f"{TASK_ID}\n", "")
     assert json.loads(receiver.requests[0].body) == {
@@ -62,6 +63,9 @@ def test_submit_prints_the_id_alone(cli: Cli, receiver: Receiver) -> None:
         "max_attempts": 2,
         "timeout_s": 60,
         "metadata": {"for": "me"},
+        "unique_key": "u",
+        "on_conflict": "replace",
+        "concurrency_key": "c",
     }
     assert receiver.requests[0].headers["idempotency-key"] == "k"
 

@@ -8,9 +8,9 @@ import pytest
 from redis.asyncio import Redis
 
 from taskgate.contract import keys
-from taskgate.contract.errors import QueueFull, UniqueConflict
+from taskgate.contract.errors import QueueFull, RateLimited, UniqueConflict
 from taskgate.contract.ids import key_hash
-from taskgate.contract.models import Accepted, Limits, Submission
+from taskgate.contract.models import Accepted, Limits, QueueLimits, Submission, TenantLimits
 from taskgate.contract.states import Status
 from taskgate.contract.store import RETENTION_MS, Store
 from tests.conftest import Clock
@@ -112,6 +112,33 @@ async def test_what_would_replace_but_is_not_admitted_replaces_nothing(store: St
 async def test_the_existing_one_is_answered_when_the_queue_is_full(store: Store) -> None:
     [first] = await submit(store, unique(), limits=Limits(tasks=1))
     assert await store.submit([unique()], Limits(tasks=1)) == [Accepted(first, replayed=False, existing=True)]
+
+
+async def test_the_existing_one_is_answered_at_any_rate_and_uses_none_up(store: Store, clock: Clock) -> None:
+    limits = Limits(tenant=TenantLimits(rate_per_s=1, burst=1))
+    [first] = await submit(store, unique(), limits=limits)
+    assert (
+        await store.submit([unique(), unique(key="k")], limits) == [Accepted(first, replayed=False, existing=True)] * 2
+    )
+    assert await store.submit([unique(key="k")], limits) == [Accepted(first, replayed=True)]
+    [refused] = await store.submit([unique("replace")], limits)
+    assert isinstance(refused, RateLimited)
+    clock.advance(1000)
+    assert await submit(store, unique("replace"), limits=limits) != [first]
+
+
+async def test_a_spilled_task_takes_its_key_when_it_is_redriven(store: Store, redis_client: Redis) -> None:
+    spills = Limits(queues={"default": QueueLimits(tasks=1, on_full="spill", spill_tasks=10, spill_bytes=10_000)})
+    await submit(store, submission(), limits=spills)
+    [spilled] = await submit(store, unique(), limits=spills)
+    assert (await read(store, spilled)).status is Status.FAILED
+    assert await redis_client.get(KEY) is None
+    [second] = await submit(store, unique())
+    with pytest.raises(UniqueConflict):
+        await store.redrive(spilled, limits=LIMITS, request_id="r")
+    await store.cancel(second)
+    await store.redrive(spilled, limits=LIMITS, request_id="r")
+    assert await redis_client.get(KEY) == spilled.encode()
 
 
 async def test_the_same_submission_again_replaces_nothing(store: Store, redis_client: Redis) -> None:
