@@ -177,7 +177,8 @@ async def test_what_is_in_order_is_answered_before_what_is_not(connect: Connect,
 async def test_nothing_follows_a_request_that_closes(connect: Connect, live_store: Store) -> None:
     wire = await connect()
     wire.send(WHOLE.replace(b"Host: x", b"Host: x\r\nConnection: close") + WHOLE)
-    assert (await wire.answer()).status == 202
+    answer = await wire.answer()
+    assert (answer.status, answer.headers["connection"]) == (202, "close")
     await wire.ended()
     assert await waiting(live_store) == 1
 
@@ -223,6 +224,17 @@ async def test_head_has_no_body(connect: Connect) -> None:
     head = (await wire.reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
     assert head[0] == b"HTTP/1.1 200 OK"
     assert (await wire.answer()).status == 200
+
+
+async def test_head_of_a_task_has_no_body_but_its_length(connect: Connect) -> None:
+    wire = await connect()
+    wire.send(WHOLE)
+    path = (await wire.answer()).headers["location"].encode()
+    wire.send(b"HEAD %b HTTP/1.1\r\nHost: x\r\n\r\n" % path + WHOLE)
+    head = (await wire.reader.readuntil(b"\r\n\r\n")).lower()
+    assert head.startswith(b"http/1.1 200 ok")
+    assert b"content-length: 0" not in head
+    assert (await wire.answer()).status == 202
 
 
 TOO_LARGE: dict[str, tuple[int, str, bytes]] = {
