@@ -2,10 +2,12 @@
 
 import asyncio
 import itertools
+from collections import Counter
 
 import pytest
 from redis.asyncio import Redis
 
+from app.errors import problem_of
 from taskgate.contract import keys
 from taskgate.contract.errors import QueueFull, RateLimited
 from taskgate.contract.models import Accepted, Limits, TenantLimits
@@ -111,23 +113,43 @@ async def test_replays_repeats_and_conflicts_use_no_token(store: Store) -> None:
 
 
 async def test_who_comes_too_fast_is_told_a_time_of_its_own(store: Store, clock: Clock) -> None:
-    """Each one step after the one before, the first when the next submission is allowed; who obeys is taken."""
+    """The first when one more is allowed, each other a little less than a step later, since jitter comes on top."""
     limits = rated(10, 5)
     assert await accepted(store, limits, 5) == 5
     clock.advance(30)
     outcomes = await store.submit([submission() for _ in range(20)], limits)
     waits = [round(each.retry_after_s * 1000) for each in outcomes if isinstance(each, RateLimited)]
-    assert waits == [70 + 100 * n for n in range(20)]
-    for before, after in itertools.pairwise([0, *waits]):
-        clock.advance(after - before)
-        assert await accepted(store, limits, 1) == 1
+    assert waits[0] == 70
+    assert {after - before for before, after in itertools.pairwise(waits)} == {90, 91}
+
+
+async def test_callers_who_obey_come_in_at_the_rate_and_not_all_at_once(store: Store, clock: Clock) -> None:
+    """300 at once, 50 a second: whole seconds and jitter as the gateway tells them."""
+    limits, began, taken = rated(50, 50), clock.now, 0
+    tries: Counter[int] = Counter()
+    row = [began + n % 40 for n in range(300)]
+    while row:
+        clock.now = min(row)
+        due = [at for at in row if at == clock.now]
+        row = [at for at in row if at > clock.now]
+        for outcome in await store.submit([submission() for _ in due], limits):
+            tries[(clock.now - began) // 1000] += 1
+            if isinstance(outcome, Accepted):
+                taken += 1
+                continue
+            assert isinstance(outcome, RateLimited)
+            row.append(clock.now + 1000 * int(problem_of(outcome).headers["Retry-After"]) + len(row) % 20)
+    assert taken == 300
+    assert (300 - 50) * 1000 / (clock.now - began) > 0.7 * 50
+    assert sum(tries.values()) < 3 * 300
+    assert max(count for second, count in tries.items() if second) < 2 * 50
 
 
 async def test_the_row_is_bounded_and_moves_on(store: Store, clock: Clock) -> None:
     limits = rated(1, 1)
     outcomes = await store.submit([submission() for _ in range(100)], limits)
     waits = [each.retry_after_s for each in outcomes if isinstance(each, RateLimited)]
-    assert waits[:3] == [1, 2, 3]
+    assert waits[:3] == [1, 1.91, 2.819]
     assert waits[-30:] == [60] * 30
     clock.advance(100_000)
     assert await accepted(store, limits, 1) == 1

@@ -863,7 +863,7 @@ local function too_fast(rate)
     if rate.ahead <= rate.allowed then
         return nil
     end
-    rate.row = math.min(RETRY_CAP_MS, math.max(rate.ahead - rate.allowed, rate.row + rate.step))
+    rate.row = math.min(RETRY_CAP_MS, math.max(rate.ahead - rate.allowed, rate.row + rate.step / ROW_HASTE))
     rate.moved = true
     return math.ceil(rate.row)
 end
