@@ -255,3 +255,13 @@ async def test_only_tenants_with_limits_are_measured_and_their_speed_goes_with_t
     clock.advance(2000)
     await store.trim(0)
     assert not await redis_client.exists(keys.usage(0))
+
+
+async def test_who_is_refused_before_anything_was_measured_comes_apart_from_the_others(store: Store) -> None:
+    limits = Limits(tasks=1)
+    await submit(store, limits=limits)
+    waits = [(await refused_by(store, limits)).retry_after_s for _ in range(200)]
+    assert waits[0] == 1
+    assert len(set(waits)) == 200
+    assert waits == sorted(waits)
+    assert waits[-1] == pytest.approx(3, abs=0.1)

@@ -170,7 +170,7 @@ async def test_who_waits_takes_no_place_in_the_virtual_row(store: Store) -> None
 
 
 async def test_behind_one_that_waits_for_the_queue_nobody_of_the_same_call_gets_in(store: Store) -> None:
-    limits = holding(10, bytes=3 * 2500)
+    limits = holding(10, bytes=9000)
     await submit(store, submission(payload=b"x" * 4000), limits=limits)
     outcomes = await store.submit([submission(payload=b"x" * 4000), submission()], limits)
     assert [getattr(outcome, "limit", None) for outcome in outcomes] == ["queue-bytes", "queue-bytes"]
