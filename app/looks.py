@@ -16,7 +16,7 @@ from taskgate.policy import OTHERS, Policy
 FRESH_S = 1.0
 SOUGHT = 100
 """Tenants of whom most waits are looked for in every queue, also where they are at their limit;"""
-LOOKED_AT = 1000
+LOOKED_AT = 500
 """beside them so many, over all queues."""
 
 

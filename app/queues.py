@@ -170,7 +170,7 @@ class Queues:
             estimated_wait_ms=None if depth.wait_s is None else round(depth.wait_s * 1000),
             on_full=policy.on_full,
             limits=limits,
-            tenants=self._shares(found, whole, look)[:TENANTS_SHOWN],
+            tenants=self._shares(found, whole, look),
             more_tenants=_beyond(whole) + len(_ready(whole)) - min(TENANTS_SHOWN, len(_ready(found))),
             types=_types(whole, look.types.get(name, {}), look),
         )
@@ -180,7 +180,7 @@ class Queues:
         weights = sum(self._policy.tenant(each).weight for each in _ready(whole))
         weights += _beyond(whole) * self._policy.tenant(OTHERS).weight
         views = []
-        for tenant, ready in _ready(found).most_common():
+        for tenant, ready in _ready(found).most_common(TENANTS_SHOWN):
             policy, depth = self._policy.tenant(tenant), _Depth.of("tenant", tenant, look)
             views.append(
                 ShareView(

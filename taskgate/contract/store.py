@@ -495,7 +495,7 @@ class Store:
     ) -> tuple[int, dict[str, QueueLook]]:
         """Look at up to BATCH queues; Redis' time, and what stands there.
 
-        Tenants looked at: those `sought` wherever they have tasks, and up to about `limit` others in all.
+        Tenants looked at: about `limit` over all lanes, those `sought` first; 0: these alone, wherever they have tasks.
         """
         now, replies = await self._queues(
             keys.prefix(partition), self._now(), _pack(list(names)), _pack(list(sought)), limit
