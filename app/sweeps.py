@@ -29,16 +29,20 @@ class Redriven(msgspec.Struct, kw_only=True):
     """What those that were refused ran into."""
     retry_after_s: int | None = None
     """When there may be room for these."""
+    remaining: int = 0
+    """So many are still to be looked at."""
     next_cursor: str | None = None
-    """Where to go on, with the same filter; null: all were looked at."""
+    """Where to go on with the same filter, also with what was refused; null: that was all."""
 
 
 class Purged(msgspec.Struct, kw_only=True):
     """What came of a request to delete."""
 
     deleted: int = 0
+    remaining: int = 0
+    """So many are still to be looked at."""
     next_cursor: str | None = None
-    """Where to go on, with the same filters; null: all were looked at."""
+    """Where to go on with the same filters; null: that was all."""
 
 
 class Place(NamedTuple):
@@ -82,16 +86,20 @@ class Sweeper:
 
     async def redrive(self, wanted: Wanted, place: Place, *, limit: int, rate_per_s: float) -> Redriven:
         answer, next_ms = Redriven(), place.next_ms
+        refused_at: Place | None = None
 
-        async def act(ids: Sequence[str]) -> int:
-            nonlocal next_ms
+        async def act(ids: Sequence[str], where: Place) -> int:
+            nonlocal next_ms, refused_at
             count = await self._redrive(ids, answer, place.before_ms, next_ms, rate_per_s)
             next_ms += round(count * 1000 / rate_per_s) if rate_per_s else 0
+            refused_at = refused_at or (where if answer.refused else None)
             return count
 
+        # Past what was refused, too: other queues may have room.
         following = await self._sweep(wanted, place, act, limit)
+        following = refused_at or following
         if following is not None:
-            answer.next_cursor = following._replace(next_ms=next_ms).cursor(wanted, self._tenant)
+            await self._go_on(answer, following._replace(next_ms=next_ms), wanted)
         return answer
 
     async def redrive_ids(self, ids: Sequence[str], *, rate_per_s: float) -> Redriven:
@@ -109,20 +117,32 @@ class Sweeper:
     async def purge(self, wanted: Wanted, place: Place, *, limit: int) -> Purged:
         answer = Purged()
 
-        async def act(ids: Sequence[str]) -> int:
+        async def act(ids: Sequence[str], _: Place) -> int:
             count = await self._store.purge_letters(ids, before_ms=place.before_ms, tenant=self._tenant)
             self.taken += ids
             answer.deleted += count
             return count
 
         following = await self._sweep(wanted, place, act, limit)
-        answer.next_cursor = following and following.cursor(wanted, self._tenant)
+        if following is not None:
+            await self._go_on(answer, following, wanted)
         return answer
 
+    async def _go_on(self, answer: Redriven | Purged, place: Place, wanted: Wanted) -> None:
+        answer.next_cursor = place.cursor(wanted, self._tenant)
+        for partition in self._store.partitions[place.partition :]:
+            since_ms = place.mark.at_ms if partition == place.partition else wanted.after_ms
+            answer.remaining += await self._store.count_letters(
+                partition, self._tenant, since_ms=since_ms, before_ms=place.before_ms
+            )
+
     async def _sweep(
-        self, wanted: Wanted, place: Place, act: Callable[[Sequence[str]], Awaitable[int]], limit: int
+        self, wanted: Wanted, place: Place, act: Callable[[Sequence[str], Place], Awaitable[int]], limit: int
     ) -> Place | None:
-        """`act` says how many of its ids count towards `limit`. Where the next request goes on; None: nowhere."""
+        """Where the next request goes on; None: nowhere. `act` is given ids and the place that they are found from.
+
+        It says how many of them count towards `limit`.
+        """
         looks = MOST
         while place.partition < len(self._store.partitions):
             if looks == 0 or limit == 0:
@@ -140,7 +160,7 @@ class Sweeper:
                 kind=wanted.kind,
             )
             looks -= page.scanned
-            limit -= await act(page.ids) if page.ids else 0
+            limit -= await act(page.ids, place) if page.ids else 0
             if page.last is not None:
                 place = place._replace(mark=page.last)
             else:

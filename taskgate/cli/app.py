@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from taskgate.cli import lists, logs, queues, service, stack, tasks
+from taskgate.cli import dead_letters, lists, logs, queues, service, stack, tasks
 from taskgate.cli.options import ClientCommand, ServiceCommand
 from taskgate.cli.pipes import Commands
 
@@ -34,16 +34,18 @@ _CLIENT: tuple[Callable[..., None], ...] = (
     tasks.watch,
     tasks.status,
     tasks.cancel,
-    tasks.redrive,
     tasks.delete,
     stack.stack,
     logs.logs,
     lists.list_tasks,
     queues.queues,
     lists.workers,
-    lists.dead_letters,
+    dead_letters.dead_letters,
+    dead_letters.dead_letter,
+    dead_letters.redrive,
+    dead_letters.purge,
 )
-_NAMES = {lists.list_tasks: "list"}
+_NAMES: dict[Callable[..., None], str] = {lists.list_tasks: "list"}
 """Of those that are called otherwise than their function."""
 
 for _command in _SERVICE:

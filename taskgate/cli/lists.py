@@ -1,6 +1,6 @@
-"""Client commands that list: tasks, workers, dead letters."""
+"""Client commands that list: tasks, workers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +9,7 @@ from taskgate.cli.options import AsJson
 from taskgate.cli.text import plain, print_json
 
 if TYPE_CHECKING:
-    from taskgate.client import Client, Task
+    from taskgate.client import Client, Task, TaskPage
 
 
 def list_tasks(
@@ -33,7 +33,7 @@ def list_tasks(
 
       taskgate list --metadata customer=42 --after 2026-01-31T00:00:00Z --json | jq -r '.[].id'
     """
-    filters: Any = {
+    given = {
         "status": status,
         "type": task_type,
         "queue": queue,
@@ -41,23 +41,25 @@ def list_tasks(
         "created_after": after,
         "created_before": before,
     }
-    found = _pages(ctx.obj, limit, {name: value for name, value in filters.items() if value is not None})
+    filters: Any = {name: value for name, value in given.items() if value is not None}
+    client: Client = ctx.obj
+    found = pages_of(lambda count, cursor: client.list(limit=count, cursor=cursor, **filters), limit)
     if as_json:
         print_json(found)
         return
     rows = [
-        (task["id"], task.get("type", ""), task.get("status", ""), _times(task), task.get("created_at") or "")
+        (task["id"], task.get("type", ""), task.get("status", ""), attempts_of(task), task.get("created_at") or "")
         for task in found
     ]
     print_table(("ID", "TYPE", "STATUS", "ATTEMPT", "CREATED"), rows)
 
 
-def _pages(client: "Client", limit: int, filters: Any) -> "list[Task]":
+def pages_of(turn: "Callable[[int, str | None], TaskPage]", limit: int) -> "list[Task]":
     """The first `limit` tasks, over as many pages as that takes: each looks at so many tasks only."""
     found: list[Task] = []
     cursor: str | None = None
     while True:
-        page = client.list(limit=min(200, limit - len(found)), cursor=cursor, **filters)
+        page = turn(min(200, limit - len(found)), cursor)
         found += page.items
         cursor = page.next_cursor
         if cursor is None or len(found) >= limit:
@@ -71,7 +73,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _times(task: "Task") -> str:
+def attempts_of(task: "Task") -> str:
     return f"{task.get('attempt', '?')}/{task.get('max_attempts', '?')}"
 
 
@@ -106,35 +108,6 @@ def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
         str(worker.get("guard")),
         ",".join(worker.get("queues") or []),
     )
-
-
-def dead_letters(
-    ctx: typer.Context,
-    queue: Annotated[str, typer.Option(help="queue to look at")] = "default",
-    limit: Annotated[int, typer.Option(min=1, max=200, help="at most so many, newest first")] = 50,
-    as_json: AsJson = False,
-) -> None:
-    """List failed tasks.
-
-    They are kept until they are redriven, or purged after TASKGATE_DEAD_RETENTION_S.
-
-    Examples:
-
-      taskgate dead-letters --limit 10
-
-      taskgate dead-letters --queue reports --json | jq -r '.[].error.message'
-    """
-    client: Client = ctx.obj
-    items = client.dead_letters(queue=queue, limit=limit)
-    if as_json:
-        print_json(items)
-        return
-    rows = []
-    for task in items:
-        error = task.get("error") or {}
-        why = f"{error.get('kind')}: {error.get('message')}"
-        rows.append((task["id"], task.get("type", ""), _times(task), task.get("finished_at") or "", why))
-    print_table(("ID", "TYPE", "ATTEMPT", "FINISHED", "ERROR"), rows)
 
 
 def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -149,5 +149,11 @@ def client_for_asyncio(ctx: typer.Context) -> "AsyncClient":
     return AsyncClient(**ctx.meta[_OPTIONS])
 
 
+def patience_s(ctx: typer.Context) -> float:
+    """`--retry-for`."""
+    seconds: float = ctx.meta[_OPTIONS]["patience_s"]
+    return seconds
+
+
 def _say(error: "ServiceError", delay_s: float) -> None:
     note(f"taskgate: {explain(error)}; trying again in {delay_s:.1f} s")

@@ -1,4 +1,4 @@
-"""Client commands about single tasks: submit, watch, status, cancel, redrive, delete."""
+"""Client commands about single tasks: submit, watch, status, cancel, delete."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -169,19 +169,6 @@ def cancel(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> None
       taskgate cancel 0193c0de-7a3e-7b1c-9d2f-0123456789ab
     """
     task: Task = ctx.obj.cancel(task_id)
-    print_json(task) if as_json else print(task["status"])
-
-
-def redrive(ctx: typer.Context, task_id: TaskId, as_json: AsJson = False) -> None:
-    """Queue a dead letter (a failed task) again.
-
-    Examples:
-
-      taskgate redrive 0193c0de-7a3e-7b1c-9d2f-0123456789ab
-
-      taskgate dead-letters --json | jq -r '.[].id' | xargs -n1 taskgate redrive
-    """
-    task: Task = ctx.obj.redrive(task_id)
     print_json(task) if as_json else print(task["status"])
 
 

@@ -4,7 +4,7 @@ import json
 from typing import Any, cast
 
 from taskgate.client.errors import Unreachable, refusal
-from taskgate.client.models import LogPage, Task, TaskPage
+from taskgate.client.models import LogPage, Purged, Redriven, Task, TaskPage
 from taskgate.client.steps import Answer
 
 Rows = list[dict[str, Any]]
@@ -38,6 +38,24 @@ def items_of(answer: Answer) -> Rows:
 def tasks_of(answer: Answer) -> TaskPage:
     body = body_of(answer)
     return TaskPage([cast("Task", one) for one in body.get("items", [])], body.get("next_cursor"))
+
+
+def redriven_of(answer: Answer) -> Redriven:
+    body = body_of(answer)
+    return Redriven(
+        redriven=int(body.get("redriven") or 0),
+        refused=int(body.get("refused") or 0),
+        skipped=int(body.get("skipped") or 0),
+        limit=body.get("limit"),
+        retry_after_s=body.get("retry_after_s"),
+        remaining=int(body.get("remaining") or 0),
+        next_cursor=body.get("next_cursor"),
+    )
+
+
+def purged_of(answer: Answer) -> Purged:
+    body = body_of(answer)
+    return Purged(int(body.get("deleted") or 0), int(body.get("remaining") or 0), body.get("next_cursor"))
 
 
 def logs_of(answer: Answer) -> LogPage:

@@ -14,7 +14,20 @@ from taskgate.client.answers import Rows
 from taskgate.client.calls import Calls, OnWait, checked
 from taskgate.client.errors import Unreachable
 from taskgate.client.following import Following
-from taskgate.client.models import Event, LogPage, Queues, Stack, Task, TaskFilters, TaskOptions, TaskPage
+from taskgate.client.models import (
+    Event,
+    Letter,
+    LetterFilters,
+    LogPage,
+    Purged,
+    Queues,
+    Redriven,
+    Stack,
+    Task,
+    TaskFilters,
+    TaskOptions,
+    TaskPage,
+)
 from taskgate.client.steps import Answer, Message, Open, Pause, Read, Run, Send, Step, Steps, Tell
 
 T = TypeVar("T")
@@ -23,8 +36,9 @@ T = TypeVar("T")
 class Client:
     """One service. May be shared by threads.
 
-    What may be repeated without a second effect (submissions, which carry an Idempotency-Key, waits and event streams)
-    is tried again for `patience_s`, at the time that `Retry-After` names; `on_wait` is told before each wait.
+    What may be repeated without a second effect (submissions, which carry an Idempotency-Key, redriving and deleting
+    many, waits and event streams) is tried again for `patience_s`, at the time that `Retry-After` names; `on_wait` is
+    told before each wait.
     Everything else is sent once.
     """
 
@@ -134,8 +148,39 @@ class Client:
         """Depth by state, speed, limits and shares; `queue`: of that one only."""
         return self._run(self._calls.queues(queue))
 
-    def dead_letters(self, *, queue: str = "default", limit: int = 50) -> Sequence[Task]:
-        return self._run(self._calls.dead_letters(queue, limit))
+    def dead_letters(self, *, limit: int = 50, cursor: str | None = None, **filters: Unpack[LetterFilters]) -> TaskPage:
+        """Failed tasks, those that ended last first."""
+        return self._run(self._calls.dead_letters(filters, limit, cursor))
+
+    def dead_letter(self, task_id: str) -> Letter:
+        """A failed task with what came of each of its attempts."""
+        return self._run(self._calls.dead_letter(task_id))
+
+    def redrive_letters(
+        self,
+        task_ids: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        rate_per_s: float | None = None,
+        cursor: str | None = None,
+        **filters: Unpack[LetterFilters],
+    ) -> Redriven:
+        """Give new attempts to up to 1,000 dead letters: those named, or that fit all filters (none: any of yours).
+
+        Go on with `next_cursor` until it is None; after a pause of `retry_after_s` where none was redriven.
+        """
+        return self._run(self._calls.redrive_letters(task_ids, filters, limit, rate_per_s, cursor))
+
+    def purge_letters(
+        self,
+        *,
+        everything: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **filters: Unpack[LetterFilters],
+    ) -> Purged:
+        """Delete up to 1,000 dead letters that fit all filters, of which there must be one, or `everything`."""
+        return self._run(self._calls.purge_letters(filters, everything, limit, cursor))
 
     def _run(self, steps: Steps[T]) -> T:
         with _Driver(self._http, self._base, self._timeout_s) as driver:

@@ -8,9 +8,32 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from taskgate.client.answers import Rows, body_of, check, items_of, logs_of, task_of, tasks_of
+from taskgate.client.answers import (
+    Rows,
+    body_of,
+    check,
+    items_of,
+    logs_of,
+    purged_of,
+    redriven_of,
+    task_of,
+    tasks_of,
+)
 from taskgate.client.errors import NotFound, ServiceError, StillRunning, Unsendable, not_succeeded
-from taskgate.client.models import FINAL, LogPage, Queues, Stack, Task, TaskFilters, TaskOptions, TaskPage
+from taskgate.client.models import (
+    FINAL,
+    Letter,
+    LetterFilters,
+    LogPage,
+    Purged,
+    Queues,
+    Redriven,
+    Stack,
+    Task,
+    TaskFilters,
+    TaskOptions,
+    TaskPage,
+)
 from taskgate.client.patience import Patience, may_pass
 from taskgate.client.steps import Answer, Params, Pause, Send, Steps
 from taskgate.contract.ids import is_task_id
@@ -24,7 +47,7 @@ _LAST_LOOK_S = 0.5
 
 
 class Calls:
-    """What both clients can ask for. Only what carries a key of its own is sent again."""
+    """What both clients can ask for. Only what has no second effect is sent again."""
 
     def __init__(self, *, patience_s: float, on_wait: OnWait) -> None:
         self._patience_s = patience_s
@@ -82,8 +105,33 @@ class Calls:
     def queues(self, queue: str | None) -> Steps[Queues]:
         return cast("Queues", body_of((yield from self.patiently(Send("GET", "/queues", _params(queue=queue))))))
 
-    def dead_letters(self, queue: str, limit: int) -> Steps[Sequence[Task]]:
-        return tasks_of((yield Send("GET", "/dead-letters", _params(queue=queue, limit=limit)))).items
+    def dead_letters(self, filters: LetterFilters, limit: int, cursor: str | None) -> Steps[TaskPage]:
+        params = _params(**_texts(filters), limit=limit, cursor=cursor)
+        return tasks_of((yield Send("GET", "/dead-letters", params)))
+
+    def dead_letter(self, task_id: str) -> Steps[Letter]:
+        return cast("Letter", body_of((yield Send("GET", path_of(task_id, below="/dead-letters")))))
+
+    def redrive_letters(
+        self,
+        task_ids: Sequence[str] | None,
+        filters: LetterFilters,
+        limit: int | None,
+        rate_per_s: float | None,
+        cursor: str | None,
+    ) -> Steps[Redriven]:
+        which = {"filter": filters} if task_ids is None else {"ids": list(task_ids)}
+        more = {"limit": limit, "rate_per_s": rate_per_s, "cursor": cursor}
+        body = _json(which | {name: value for name, value in more.items() if value is not None})
+        headers = {"Content-Type": "application/json", "X-Request-ID": str(uuid.uuid4())}
+        request = Send("POST", "/dead-letters/redrive", headers=headers, content=body)
+        return redriven_of((yield from self.patiently(request)))
+
+    def purge_letters(
+        self, filters: LetterFilters, everything: bool, limit: int | None, cursor: str | None
+    ) -> Steps[Purged]:
+        params = _params(**_texts(filters), all="true" if everything else None, limit=limit, cursor=cursor)
+        return purged_of((yield from self.patiently(Send("DELETE", "/dead-letters", params))))
 
     def poll(self, task_id: str, *, tag: str | None, hold_s: int) -> Steps[tuple[Task | None, str | None]]:
         """The task as it ended, or is where `tag` says else, or as it is `hold_s` later; its tag. None: not changed.
@@ -145,13 +193,13 @@ def pace_s(task: Task) -> float:
     return (task.get("poll_after_ms") or 500) / 1000 * random.uniform(1.0, 1.2)
 
 
-def path_of(task_id: str, *more: str) -> str:
+def path_of(task_id: str, *more: str, below: str = "/tasks") -> str:
     """Raises NotFound: it is no task id, and might lead elsewhere."""
     if not is_task_id(task_id):
         raise NotFound(
             404, {"type": "/problems/not-found", "title": "Not found", "detail": f"{task_id!r} is no task id."}
         )
-    return "/".join(("/tasks", task_id, *more))
+    return "/".join((below, task_id, *more))
 
 
 def _look(task_id: str, hold_s: int, *, tag: str | None = None, until: float = math.inf) -> Send:
@@ -163,6 +211,10 @@ def _look(task_id: str, hold_s: int, *, tag: str | None = None, until: float = m
 
 def _params(**given: str | int | None) -> Params:
     return [(name, str(value)) for name, value in given.items() if value is not None]
+
+
+def _texts(filters: LetterFilters) -> dict[str, Any]:
+    return {**filters}
 
 
 def _json(value: Any) -> bytes:

@@ -100,6 +100,55 @@ class TaskPage(NamedTuple):
     next_cursor: str | None
 
 
+class Attempt(TypedDict, total=False):
+    """An attempt of a dead letter; `redriven_at`: the redrive that it came of, None: the submission."""
+
+    attempt: int
+    started_at: str
+    finished_at: str
+    worker: str
+    error: dict[str, Any] | None
+    rss_peak_bytes: int | None
+    redriven_at: str | None
+
+
+class Letter(Task, total=False):
+    """A dead letter with its attempts, oldest first; `attempts_lost` older ones are no longer kept."""
+
+    attempts: list[Attempt]
+    attempts_lost: int
+
+
+class LetterFilters(TypedDict, total=False):
+    """Which dead letters: by queue, type, kind of their error, and the time of their end (RFC 3339)."""
+
+    queue: str
+    type: str
+    kind: str
+    after: str
+    before: str
+
+
+class Redriven(NamedTuple):
+    """What one request came to. `next_cursor`: there are more; `refused`: for want of room, until `retry_after_s`."""
+
+    redriven: int
+    refused: int
+    skipped: int
+    limit: str | None
+    retry_after_s: int | None
+    remaining: int
+    next_cursor: str | None
+
+
+class Purged(NamedTuple):
+    """What one request came to. `next_cursor`: there are more."""
+
+    deleted: int
+    remaining: int
+    next_cursor: str | None
+
+
 class LogLine(TypedDict, total=False):
     id: str
     attempt: int

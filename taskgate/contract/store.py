@@ -624,6 +624,11 @@ class Store:
             found += [(float(failed_ms), task_id.decode()) for task_id, failed_ms in _pairs(reply)]
         return [task_id for _, task_id in sorted(found, reverse=True)[:limit]]
 
+    async def count_letters(self, partition: int, tenant: str, *, since_ms: int | None, before_ms: int) -> int:
+        """Dead letters of a tenant in a partition that ended from `since_ms` on (None: any time), before the other."""
+        key, since = f"{keys.prefix(partition)}letters:{tenant}", "-inf" if since_ms is None else since_ms
+        return cast(int, await self._command("ZCOUNT", key, since, f"({before_ms}"))
+
     async def usage(self, partition: int) -> dict[str, float]:
         """What waits and runs: `waiting:queue:<q>`, `bytes:queue:<q>`, the same per tenant, `running:queue:<q>`, …"""
         found: dict[str, float] = {}

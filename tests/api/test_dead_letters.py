@@ -184,7 +184,8 @@ async def test_those_that_are_named_are_redriven(http: httpx.AsyncClient, worker
     asked = [*made[:2], made[0], alive, new_task_id(), "odd"]
     answer = await redrive(http, ids=asked)
     assert answer == {
-        "redriven": 2, "refused": 0, "skipped": 4, "limit": None, "retry_after_s": None, "next_cursor": None,
+        "redriven": 2, "refused": 0, "skipped": 4, "limit": None, "retry_after_s": None, "remaining": 0,
+        "next_cursor": None,
     }  # fmt: skip
     assert await statuses(http, *made) == ["queued", "queued", "failed"]
 
@@ -260,9 +261,11 @@ async def test_what_finds_no_room_stays_and_is_counted(gateway_of: Callable[...,
         answer = await redrive(http, filter={})
         assert (answer["redriven"], answer["refused"], answer["limit"]) == (2, 3, "queue-tasks")
         assert answer["retry_after_s"] >= 1
+        assert answer["remaining"] == 3
         assert await ids_of(http) == made[:1:-1]
         await worker.claim(2)
-        assert (await redrive(http, filter={}))["redriven"] == 2
+        answer = await redrive(http, filter={}, cursor=answer["next_cursor"])
+        assert (answer["redriven"], answer["refused"], answer["remaining"]) == (2, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -312,8 +315,8 @@ async def test_those_that_fit_are_deleted_and_again_is_nothing(http: httpx.Async
     [claimed] = await worker.claim()
     await worker.finish(claimed)
     assert await statuses(http, *made) == ["failed"] * 3
-    assert await purge(http, kind="crash") == {"deleted": 2, "next_cursor": None}
-    assert await purge(http, kind="crash") == {"deleted": 0, "next_cursor": None}
+    assert await purge(http, kind="crash") == {"deleted": 2, "remaining": 0, "next_cursor": None}
+    assert await purge(http, kind="crash") == {"deleted": 0, "remaining": 0, "next_cursor": None}
     assert [(await http.get(f"/tasks/{each}")).status_code for each in (*made, done)] == [404, 200, 404, 200]
     first = await purge(http, all="true", limit=1)
     assert first["deleted"] == 1
@@ -327,10 +330,10 @@ async def test_a_purge_goes_on_by_its_cursor_and_spares_what_failed_since(
     for _ in range(3):
         await dead(http, worker)
     answer = await purge(http, all="true", limit=2)
-    assert answer["deleted"] == 2
+    assert (answer["deleted"], answer["remaining"]) == (2, 1)
     late = await dead(http, worker)
     answer = await purge(http, all="true", cursor=answer["next_cursor"])
-    assert answer == {"deleted": 1, "next_cursor": None}
+    assert answer == {"deleted": 1, "remaining": 0, "next_cursor": None}
     assert await ids_of(http) == [late]
 
 

@@ -328,16 +328,6 @@ def test_workers_shows_each_pool(cli: Cli, receiver: Receiver) -> None:
     ]
 
 
-def test_dead_letters_shows_why_each_failed(cli: Cli, receiver: Receiver) -> None:
-    receiver.answers += [answer(200, {"items": [FAILED]})] * 2
-    shown = cli("dead-letters", "--queue", "mail", "--limit", "5", "--url", receiver.url)
-    raw = cli("dead-letters", "--json", "--url", receiver.url)
-
-    assert receiver.requests[0].path == "/dead-letters?queue=mail&limit=5"
-    assert shown.stdout.splitlines()[1].split() == [TASK_ID, "demo.echo", "3/3", "-", "exception:", "boom"]
-    assert json.loads(raw.stdout) == [FAILED]
-
-
 def test_list_turns_pages_until_it_has_enough(cli: Cli, receiver: Receiver) -> None:
     receiver.answers += [
         answer(200, {"items": [TASK], "next_cursor": "one"}),
