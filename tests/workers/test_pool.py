@@ -84,6 +84,33 @@ async def test_the_spare_serves_who_needs_a_fresh_process_when_all_others_have_w
     assert its.virgins() == 0, "a fresh one beside it would be more than the size of the pool"
 
 
+async def test_pipelines_are_not_filled_while_somebody_waits_for_a_fresh_process(pool: MakePool) -> None:
+    """Else a busy child never becomes idle, whose place the spare could take; while there is no spare, they are."""
+    its = pool()
+    await until(lambda: sum(child.ready for child in its.children) == 2)
+    worked = await idle(its)
+    its.used(worked)
+    its.mean_run_ns = 10_000
+    worked.hand_over(claimed("forever"), deadline_ns=boot_ns() + FOREVER_NS)
+    assert its.free() > 0
+
+    its.fresh_waits = True
+    assert its.free() == 0
+    for child in its.children:
+        its.used(child)
+    assert its.free() > 0
+
+
+async def test_nothing_is_put_behind_the_last_task_of_a_child(pool: MakePool) -> None:
+    its = pool()
+    await until(lambda: sum(child.ready for child in its.children) == 2)
+    child = await idle(its)
+    its.mean_run_ns = 10_000
+    child.hand_over(claimed("forever"), deadline_ns=boot_ns() + FOREVER_NS, last=True)
+    assert its.free() == 0
+    assert list(its.places(1)) == []
+
+
 async def test_a_start_that_fails_is_repeated_and_leaves_nothing(
     pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

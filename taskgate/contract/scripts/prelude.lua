@@ -274,11 +274,10 @@ local looked_at = {}
 -- A task does not run any more: what waits because of that may go on.
 local function stops_running(place)
     tally_running(place, -1)
-    local _, lane_type, tenant = place_parts(place)
-    local task_type = type_of(lane_type)
-    local who = task_type .. " " .. tenant
-    if not looked_at[who] then
-        looked_at[who] = true
+    if not looked_at[place] then
+        looked_at[place] = true
+        local _, lane_type, tenant = place_parts(place)
+        local task_type = type_of(lane_type)
         if redis.call("EXISTS", prefix .. "capped:" .. tenant, prefix .. "capped-type:" .. task_type) > 0 then
             readmit(tenant)
             reopen(task_type)
