@@ -69,6 +69,24 @@ async def test_cancel_ends_a_running_task_and_refuses_an_ended_one(service: Rig)
     assert "409 not-cancelable" in refused.stderr
 
 
+async def test_queues_are_shown_as_they_fill_and_empty(service: Rig) -> None:
+    task_ids = [await service.submit("sleeper", {"ms": 60_000}) for _ in range(6)]
+
+    async def shown() -> dict[str, int]:
+        [found] = json.loads((await taskgate(service, "queues", "default", "--json")).stdout)["items"]
+        return {state: found[state] for state in ("queued", "running")}
+
+    filled = await eventually(shown, lambda queue: sum(queue.values()) == 6 and queue["running"], within_s=30)
+    assert filled["queued"] >= 1, "there are fewer children than tasks"
+    words = (await taskgate(service, "queues")).stdout
+    assert f"default: {filled['queued']} queued" in words
+    assert "queue-tasks" in words
+    assert "type sleeper" in words
+    for task_id in task_ids:
+        await taskgate(service, "cancel", task_id)
+    await eventually(shown, lambda queue: not sum(queue.values()), within_s=30)
+
+
 async def test_a_refused_submission_says_what_is_wrong_and_where(service: Rig) -> None:
     unknown = await taskgate(service, "submit", "no.such.type", "{}")
     wrong = await taskgate(service, "submit", "cpu", '{"ms": "soon"}')
