@@ -41,8 +41,9 @@ class SubmitEndpoint:
         self._hub = hub
         self._store = store
         self._large = asyncio.Lock()
-        self._groups = _groups(store, limits.for_nobody_waiting())
-        self._waiters = waiters.Waiters(_groups(store, limits)) if policy.lets_wait else None
+        self._groups = _groups(store, limits.where_others_wait("closed"))
+        behind = _groups(store, limits.where_others_wait("behind"))
+        self._waiters = waiters.Waiters(_groups(store, limits), behind) if policy.lets_wait else None
         self._policy = policy
 
     async def __call__(self, body: bytes, caller: Caller, headers: dict[bytes, bytes], receive: Receive) -> Reply:

@@ -24,10 +24,13 @@ _DRAINING_RETRY_S = 1
 
 
 class Waiters(Generic[R]):
-    """All rows of a process. `groups`: by partition, what asks the script, whose refusals let it be asked again."""
+    """All rows of a process. `groups`: by partition, what asks the script, whose refusals let it be asked again;
+    `behind`: the same for those who would have to wait for others, also where there is room.
+    """
 
-    def __init__(self, groups: Sequence[Group[Submission, R]]) -> None:
+    def __init__(self, groups: Sequence[Group[Submission, R]], behind: Sequence[Group[Submission, R]]) -> None:
         self._groups = groups
+        self._behind = behind
         self._rows: dict[tuple[int, str], _Row[R]] = {}
         self._count = self._bytes = 0
 
@@ -41,13 +44,16 @@ class Waiters(Generic[R]):
             Problem: the process drains.
         """
         place = partition, submission.queue
-        row = self._rows.get(place)
-        if row is None:
-            row = self._rows[place] = _Row(self._groups[partition], lambda: self._rows.pop(place))
         self._count += 1
         self._bytes += len(submission.payload)
         try:
-            return await row.outcome_of(submission, wait_s=wait_s)
+            if place in self._rows and (submission.idempotency_key or submission.unique_key):
+                known = await self._behind[partition](submission)
+                if not (isinstance(known, Refused) and known.waits):
+                    return known  # its key has an answer, for which nobody needs room
+            if place not in self._rows:
+                self._rows[place] = _Row(self._groups[partition], lambda: self._rows.pop(place))
+            return await self._rows[place].outcome_of(submission, wait_s=wait_s)
         finally:
             self._count -= 1
             self._bytes -= len(submission.payload)

@@ -77,7 +77,8 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Expected time for what is queued to leave. 0: any."""
     on_full: str = "refuse"
     """`refuse`; `spill` into dead letters, as far as there is room for them; `wait`: refused without a place in the
-    virtual row, since its caller looks again; `closed`: refused whatever room there is, since others wait for it."""
+    virtual row, since its caller looks again; `behind`: so whatever room there is, since others wait for it; `closed`:
+    refused for that reason."""
     spill_tasks: int = 0
     spill_bytes: int = 0
 
@@ -141,14 +142,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def of_tenant(self, name: str) -> TenantLimits:
         return self.tenants.get(name, self.tenant)
 
-    def for_nobody_waiting(self) -> "Limits":
-        """The same for those who do not wait: closed where others do."""
+    def where_others_wait(self, on_full: str) -> "Limits":
+        """The same for those who came later (`behind`), or do not wait (`closed`)."""
         replace = msgspec.structs.replace
         queues = {
-            name: replace(each, on_full="closed") if each.on_full == "wait" else each
+            name: replace(each, on_full=on_full) if each.on_full == "wait" else each
             for name, each in self.queues.items()
         }
-        return replace(self, on_full="closed" if self.on_full == "wait" else self.on_full, queues=queues)
+        return replace(self, on_full=on_full if self.on_full == "wait" else self.on_full, queues=queues)
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True, eq=False):

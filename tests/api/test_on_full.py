@@ -168,12 +168,27 @@ async def test_a_process_that_drains_lets_all_go(client_with: Callable[..., Any]
 
 
 async def test_a_replay_waits_for_nobody(client_with: Callable[..., Any], worker: Worker) -> None:
-    http = client_with('limit_tasks = 1\non_full = "wait"\nwait_ms = 200')
-    body = {"type": "echo", "payload": {"text": "once"}}
+    http = client_with('limit_tasks = 2\non_full = "wait"\nwait_ms = 30000')
+    body = {"type": "echo", "payload": {"text": "once"}, "unique_key": "u"}
     first = await http.post("/tasks", json=body, headers={"Idempotency-Key": "k"})
+    [waits] = await running(http, worker, "waits")
     again = await http.post("/tasks", json=body, headers={"Idempotency-Key": "k"})
     assert (again.status_code, again.json()["id"]) == (202, first.json()["id"])
     assert again.headers["idempotent-replayed"] == "true"
+    same = await http.post("/tasks", json=body)
+    assert (same.json()["id"], same.headers["unique-existing"]) == (first.json()["id"], "true")
+    assert not waits.done()
+
+
+async def test_a_new_key_waits_behind_those_who_came_before(client_with: Callable[..., Any], worker: Worker) -> None:
+    http = client_with('limit_tasks = 1\non_full = "wait"\nwait_ms = 30000')
+    [waits] = await running(http, worker, "first")
+    body = {"type": "echo", "payload": {"text": "second"}}
+    keyed = asyncio.ensure_future(http.post("/tasks", json=body, headers={"Idempotency-Key": "k"}))
+    await in_row(http, 2)
+    claimed = [(await eventually(worker.claim, bool))[0].payload for _ in range(3)]
+    assert claimed[1:] == [b'{"text":"first"}', b'{"text":"second"}']
+    assert {(await waits).status_code, (await keyed).status_code} == {202}
 
 
 async def test_spilled_is_accepted_and_failed_and_can_be_redriven(

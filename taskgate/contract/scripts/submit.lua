@@ -14,6 +14,8 @@ local queues, tenants, rates = {}, {}, {}
 for _, limits in ipairs(queue_limits) do
     local queue = bound_of("queue", limits)
     queue.on_full, queue.spill_tasks, queue.spill_bytes = unpack(limits, 5, 7)
+    queue.waits = queue.on_full == "wait" or queue.on_full == "behind"
+    queue.held = (queue.on_full == "behind" or queue.on_full == "closed") and "queue-tasks" -- others came before
     queues[limits[1]] = queue
 end
 for _, limits in ipairs(tenant_limits) do
@@ -68,7 +70,7 @@ local function turn_away(item, queue, rate, limit, bound, over, bytes)
         count_submission(rate)
         return { "spilled" }
     end
-    if queue.on_full == "wait" and bytes <= bound.limit_bytes then
+    if queue.waits and bytes <= bound.limit_bytes then
         queue.held = queue.held or (bound == queue and limit)
         return { "wait", limit, room_in_ms(bound, over) }
     end
@@ -98,8 +100,8 @@ local function submit(item)
         return { "full", "rate", retry_ms }
     end
     local limit, bound, over = passed(in_queue, of_tenant, bytes)
-    if not limit and (in_queue.held or in_queue.on_full == "closed") then -- others came before it
-        limit, bound, over = in_queue.held or "queue-tasks", in_queue, 1
+    if not limit and in_queue.held then
+        limit, bound, over = in_queue.held, in_queue, 1
     end
     if limit then
         return turn_away(item, in_queue, rate, limit, bound, over, bytes)
