@@ -103,6 +103,14 @@ def parent(payload: dict[str, int], attempt: Attempt) -> list[str]:
     return [plain, full]
 
 
+@handler("again")
+def again(payload: dict[str, int], attempt: Attempt) -> None:
+    """Submits its own successor so often."""
+    stamp("start", attempt)
+    if payload["n"]:
+        attempt.submit("again", {"n": payload["n"] - 1}, unique_key="again", delay_s=0.05)
+
+
 @handler("tells")
 def tells(payload: dict[str, int], attempt: Attempt) -> None:
     for n in range(payload["n"]):
