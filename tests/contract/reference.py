@@ -196,14 +196,15 @@ class Reference:
         self.accept(task)
         return Answer("ok", task.id)
 
-    def holder(self, tenant: str, unique_key: str) -> Task | None:
-        """The live task of that key."""
+    def holder(self, tenant: str, unique_key: str, *, ends: Task | None = None) -> Task | None:
+        """The live task of that key; `ends`: one that does not count any more."""
         found = [
             task
             for task in self.tasks.values()
-            if unique_key and (task.tenant, task.unique_key) == (tenant, unique_key) and task.status not in FINAL
+            if unique_key and (task.tenant, task.unique_key) == (tenant, unique_key)
+            if task.status not in FINAL and task is not ends
         ]
-        assert len(found) < 2 or found[0].status in HELD
+        assert len(found) < 2, "two live tasks of one key"
         return found[0] if found else None
 
     def _keep_key(self, tenant: str, key: str, fingerprint: str, task_id: str) -> None:
@@ -228,9 +229,7 @@ class Reference:
 
     def _submitted(self, task: Task, on_conflict: str, *, parent: Task) -> None:
         """By a handler: no limit refuses it, but it is left out where it would have to be another one."""
-        holder = self.holder(task.tenant, task.unique_key)
-        if holder is parent:  # which ends with this: it may submit its own successor
-            holder = None
+        holder = self.holder(task.tenant, task.unique_key, ends=parent)  # which may submit its own successor
         if holder and not (on_conflict == "replace" and holder.status in WAITING):
             return
         if holder:

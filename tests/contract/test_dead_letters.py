@@ -236,10 +236,10 @@ async def test_many_are_purged_in_one_call_and_only_dead_letters(
 ) -> None:
     dead = await _dead(store, w1, 3)
     [strange] = await _dead(store, w1, tenant="b")
-    clock.advance(1)
-    [late] = await _dead(store, w1)
     [done] = await submit(store)
     await w1.finish(await w1.claim_one())
+    clock.advance(1)
+    [late] = await _dead(store, w1)
     [queued] = await submit(store)
     asked = [*dead, strange, late, done, queued]
     assert await store.purge_letters(asked, before_ms=clock.now, tenant="default") == 3

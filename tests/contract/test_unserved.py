@@ -76,11 +76,11 @@ async def test_a_redrive_gives_it_another_chance(store: Store) -> None:
     [task_id] = await submit(store)
     await fail(store)
     await store.redrive(task_id, request_id="r", limits=LIMITS)
+    assert (await read(store, task_id)).error == b""
     hand = Hand(store, "w2")
     await hand.beat()
     task = await hand.claim_one()
     assert (task.id, task.attempt, await hand.finish(task)) == (task_id, 1, "succeeded")
-    assert (await read(store, task_id)).error == b""
 
 
 @pytest.mark.parametrize("types", [("get", "echo"), ("echo",)])
