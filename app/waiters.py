@@ -33,6 +33,7 @@ class Waiters(Generic[R]):
         self._behind = behind
         self._rows: dict[tuple[int, str], _Row[R]] = {}
         self._count = self._bytes = 0
+        self._draining = False
 
     def has_place(self, submission: Submission) -> bool:
         return self._count < MOST and self._bytes + len(submission.payload) <= MOST_BYTES
@@ -51,6 +52,8 @@ class Waiters(Generic[R]):
                 known = await self._behind[partition](submission)
                 if not (isinstance(known, Refused) and known.waits):
                     return known  # its key has an answer, for which nobody needs room
+            if self._draining:
+                raise _draining()
             if place not in self._rows:
                 self._rows[place] = _Row(self._groups[partition], lambda: self._rows.pop(place))
             return await self._rows[place].outcome_of(submission, wait_s=wait_s)
@@ -60,8 +63,13 @@ class Waiters(Generic[R]):
 
     def drain(self) -> None:
         """Nobody waits any longer; idempotent."""
+        self._draining = True
         for row in self._rows.values():
             row.drain()
+
+
+def _draining() -> Problem:
+    return Problem("service-draining", retry_after_s=_DRAINING_RETRY_S)
 
 
 class _Waiter(Generic[R]):
@@ -163,7 +171,7 @@ class _Row(Generic[R]):
         while self._waiting:
             first = next(iter(self._waiting))  # all wait equally long, so it is the first whose time is up, too
             if self._draining:
-                self._let_go(first, Problem("service-draining", retry_after_s=_DRAINING_RETRY_S))
+                self._let_go(first, _draining())
             elif first.until <= now:
                 self._let_go(first, None)
             else:

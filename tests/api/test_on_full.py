@@ -220,3 +220,14 @@ async def test_a_spilled_task_is_the_answer_to_its_key_and_has_ended_for_those_w
     assert (first.status_code, first.json()["status"]) == (200, "failed")
     again = await http.post("/tasks", json=body, headers={"Idempotency-Key": "k"})
     assert (again.json()["id"], again.headers["idempotent-replayed"]) == (first.json()["id"], "true")
+
+
+async def test_who_comes_to_wait_while_the_process_drains_does_not(
+    client_with: Callable[..., Any], worker: Worker
+) -> None:
+    """As one whose body was still arriving."""
+    http = client_with('limit_tasks = 1\non_full = "wait"\nwait_ms = 30000')
+    await submit(http)
+    http._transport.app.gateway.submit.drain()
+    answer = await post(http)
+    assert (answer.status_code, answer.json()["type"]) == (503, "/problems/service-draining")
