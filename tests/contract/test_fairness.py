@@ -167,6 +167,15 @@ async def test_whoever_ends_a_task_of_a_type_at_its_limit_wakes_who_serves_it(
     assert len(await w2.claim(sync=9, served=ONE_OTHER)) == 1
 
 
+async def test_a_task_that_ends_and_submits_one_of_its_own_type_at_its_limit_wakes_who_serves_it(
+    store: Store, w1: Hand, redis_client: Redis
+) -> None:
+    await submit(store, *of("a", 2, "other"))
+    [task] = await w1.claim(sync=9, served=ONE_OTHER)
+    await w1.finish(task, submitted=of("a", 1, "other"))
+    assert await marked(redis_client, "other")
+
+
 async def test_suspects_count_with_their_type(store: Store, w1: Hand) -> None:
     served = [Served("default", "get", "async", concurrency=1)]
     await submit(store, *of("a", 2, "get"))

@@ -100,15 +100,15 @@ local function wake(queue, lane_type)
     if woken[key] then
         return
     end
-    woken[key] = true
     if redis.call("LLEN", key) == 0 then
         local full_key = prefix .. "capped-type:" .. type_of(lane_type)
         if redis.call("EXISTS", full_key) == 1 then
             redis.call("SADD", full_key, queue .. ":" .. lane_type)
-        else
-            redis.call("RPUSH", key, 1)
+            return -- not woken: this very call may end the task that others wait for
         end
+        redis.call("RPUSH", key, 1)
     end
+    woken[key] = true
 end
 
 local entered = {}
