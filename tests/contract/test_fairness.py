@@ -294,3 +294,20 @@ async def test_a_fresh_process_takes_the_slots_of_its_child(store: Store, w1: Ha
     assert tasks.fresh_waits
     assert (await w1.claim(sync=2, served=served, free_fresh=0)).fresh_waits
     assert not (await w1.claim(sync=6, served=served, free_fresh=2)).fresh_waits
+
+
+async def test_types_of_suspects_take_turns(store: Store, w1: Hand) -> None:
+    """A flood of one that kills its processes does not keep another's suspects from running."""
+    served = [Served("default", "get", "async"), Served("default", "put", "async")]
+    await submit(store, *of("a", 8, "get"), *of("a", 2, "put"))
+    for task in await w1.claim(sync=0, free_async=20, served=served):
+        await w1.hand_back(task, reason="suspect")
+    types = [t.spec.type for _ in range(4) for t in await w1.claim(sync=0, free_alone=1, served=served)]
+    assert types.count("put") == 2
+
+
+async def test_equal_scores_go_on_in_their_order_when_they_come_back(store: Store, w1: Hand) -> None:
+    ids = await submit(store, *of("a", 6))
+    for task in await w1.claim(sync=4):
+        await w1.hand_back(task)
+    assert [task.id for task in await w1.claim(sync=6)] == ids
