@@ -175,7 +175,7 @@ class Life:
         key: str,
         body: str,
         policy: str,
-        closed: bool,
+        others: str,
         repeat: bool,
         **more: Any,
     ) -> None:
@@ -184,18 +184,16 @@ class Life:
             submission(name, key=key, body=body, max_attempts=max_attempts, tenant=tenants[n % len(tenants)], **more)
             for n in range(count)
         ]
-        replies = self._submit(items, max_attempts=max_attempts, policy=POLICIES[policy], closed=closed)
+        replies = self._submit(items, max_attempts=max_attempts, policy=POLICIES[policy], others=others)
         accepted = [item for item, reply in zip(items, replies, strict=True) if reply.task_id == item.id]
         if accepted:
             second = self._again(repeat, lambda: self._store.submit(accepted, limits(POLICIES[policy], QueueLimits())))
             assert second in (None, [Accepted(item.id, replayed=False) for item in accepted])
 
-    def _submit(
-        self, items: list[Submission], *, max_attempts: int, policy: Policy, closed: bool = False
-    ) -> list[Answer]:
+    def _submit(self, items: list[Submission], *, max_attempts: int, policy: Policy, others: str = "") -> list[Answer]:
         leaving, held = self._leaving(), dict[str, str]()
         goes_by = limits(policy, QueueLimits())
-        replies = self._run(self._store.submit(items, goes_by.for_nobody_waiting() if closed else goes_by))
+        replies = self._run(self._store.submit(items, goes_by.where_others_wait(others) if others else goes_by))
         answers = [_answer(item, reply) for item, reply in zip(items, replies, strict=True)]
         for item, answer, reply in zip(items, answers, replies, strict=True):
             task = self._task(item, max_attempts=max_attempts)
@@ -207,7 +205,7 @@ class Life:
                 on_conflict=item.on_conflict,
                 policy=policy,
                 leaving=leaving,
-                closed=closed,
+                others=others,
                 held=held,
             )
             assert answer == wanted

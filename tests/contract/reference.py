@@ -156,11 +156,11 @@ class Reference:
         on_conflict: str,
         policy: Policy,
         leaving: Leaving,
-        closed: bool,
+        others: str,
         held: dict[str, str],
     ) -> Answer:
-        """`closed`: where others wait for room, it does not get in before them. `held`: by those before it in the call,
-        of which each waits for the named limit of its queue.
+        """`others`: who wait where one can wait; it is `behind` them, or waits itself for nothing (`closed`); "": nobody.
+        `held`: by those before it in the call, of which each waits for the named limit of its queue.
         """
         if task.id in self.tasks:
             return Answer("ok", task.id)
@@ -178,10 +178,11 @@ class Reference:
         limit = self._full(task, policy, leaving)
         queue, of_queue = task.lane.queue, policy.queue(task.lane.queue)
         if of_queue.on_full == "wait" and not limit:
-            limit = "queue-tasks" if closed else held.get(queue)
+            limit = "queue-tasks" if others else held.get(queue)
         if limit and not self._can_spill(task, of_queue):
             most_bytes = (of_queue if limit.startswith("queue") else policy.tenant(task.tenant)).limit_bytes
-            waits = of_queue.on_full == "wait" and not closed and (most_bytes is None or task.bytes <= most_bytes)
+            can_wait = of_queue.on_full == "wait" and others != "closed"
+            waits = can_wait and (most_bytes is None or task.bytes <= most_bytes)
             if waits and limit.startswith("queue"):
                 held.setdefault(queue, limit)
             return Answer(limit, waits=waits)
