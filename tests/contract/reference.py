@@ -159,7 +159,7 @@ class Reference:
         others: str,
         held: dict[str, str],
     ) -> Answer:
-        """`others`: who wait where one can wait; it is `behind` them, or waits itself for nothing (`closed`); "": nobody.
+        """`others` wait for room where one can; it is `behind` them, or does not wait (`closed`); "": nobody waits.
         `held`: by those before it in the call, of which each waits for the named limit of its queue.
         """
         if task.id in self.tasks:
