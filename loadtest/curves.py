@@ -1,9 +1,8 @@
 """Rate against latency: how long a 202 takes at a share of the highest rate, for us and for the peers."""
 
 from collections.abc import Iterator, Sequence
-from itertools import count
 
-from loadtest import client, drawing, machine
+from loadtest import drawing, machine
 from loadtest.budgets import Figures
 from loadtest.measures import Run, Sizes
 from loadtest.services import NOOP, Service
@@ -16,12 +15,11 @@ SHARES = (0.1, 0.25, 0.5, 0.65, 0.8, 0.9)
 def rate_and_latency(service: Service, durability: Durability, sizes: Sizes) -> Iterator[Run]:
     """`curve-<share>`: submissions that are due at that share of the peak; `curve-peak`: those of a closed loop."""
     with serving(durability) as valkey, service.running(valkey) as running:
-        firsts = (client.FIRST * n for n in count(1))
         groups = [*running.groups, valkey.group]
 
         def load(module: str, seconds: float, **more: float) -> tuple[dict[str, float], float]:
             watch = machine.Foreign(groups)
-            plan = {"method": "POST", "body": NOOP, "seconds": seconds, "first": next(firsts), **more}
+            plan = {"method": "POST", "body": NOOP, "seconds": seconds, **more}
             report = running.load("/tasks", module=module, **plan)
             wrong = report["answered"] - report["statuses"].get("202", 0)
             figures = {name: round(report[name], 3) for name in ("rps", "p50_ms", "p99_ms")} | {"wrong": wrong}
