@@ -110,7 +110,7 @@ async def test_a_tenants_flood_delays_another_by_the_task_that_runs(
 
 
 async def claimed_before(rig: Rig, task_id: str, since_ns: int) -> list[str]:
-    """Other tasks that began since then and were claimed no later: what came to other children after it is no matter."""
+    """Other tasks that began since then and were claimed no later: what others took after it is no matter."""
     first, *_ = await rig.store.events(task_id)
     claimed_ms, _ = position(first.id)
     began = [run.task_id for run in rig.runs() if run.start > since_ns and run.task_id != task_id]
