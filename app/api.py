@@ -2,11 +2,13 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from app import dead_letters, documentation, logs, openapi
 from app.errors import Problem, problem_of, problem_of_status
@@ -14,6 +16,8 @@ from app.gateway import Gateway
 from app.reply import CALLER
 from app.routes import router
 from taskgate.contract.errors import TaskgateError
+
+_ROUTERS = (router, logs.router, dead_letters.router)
 
 
 def build(gateway: Gateway) -> FastAPI:
@@ -24,9 +28,8 @@ def build(gateway: Gateway) -> FastAPI:
 
     api = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     api.state.gateway = gateway
-    api.include_router(router)
-    api.include_router(logs.router)
-    api.include_router(dead_letters.router)
+    for one in _ROUTERS:
+        api.include_router(one)
     api.include_router(documentation.router(openapi.document(api)))
     for error in (Problem, TaskgateError, HTTPException, RequestValidationError, Exception):
         api.add_exception_handler(error, _refuse)
@@ -35,10 +38,20 @@ def build(gateway: Gateway) -> FastAPI:
 
 async def _refuse(request: Request, error: Exception) -> Response:
     problem = _problem(error)
+    if problem.status == HTTPStatus.METHOD_NOT_ALLOWED:
+        problem.headers["Allow"] = _allowed(request) or problem.headers.get("Allow", "GET")
     request.app.state.gateway.refusals.note(problem)
     response = Response(problem.body(request.scope[CALLER].request_id), problem.status)
     response.raw_headers += problem.raw_headers()
     return response
+
+
+def _allowed(request: Request) -> str:
+    """By all routes of that very path, or else of its pattern; Starlette names the methods of the first alone."""
+    routes: list[Route] = [each for one in _ROUTERS for each in one.routes if isinstance(each, Route)]
+    found = [each for each in routes if each.matches(request.scope)[0] is not Match.NONE]
+    exact = [each for each in found if each.path == request.scope["path"]]
+    return ", ".join(sorted({method for each in exact or found for method in each.methods or ()}))
 
 
 def _problem(error: Exception) -> Problem:

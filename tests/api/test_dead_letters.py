@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,9 @@ from taskgate.contract.models import Finish
 from tests.api.conftest import Worker, client_of, submit
 
 ERROR: dict[str, Any] = {"kind": "exception", "message": "no", "traceback": "line 1", "stack": "in f"}
+
+
+ID = "0193c0de-7a3e-7b1c-9d2f-0123456789ab"
 
 
 async def dead(http: httpx.AsyncClient, worker: Worker, *, kind: str = "exception", **members: Any) -> str:
@@ -268,6 +272,43 @@ async def test_what_finds_no_room_stays_and_is_counted(gateway_of: Callable[...,
         assert (answer["redriven"], answer["refused"], answer["remaining"]) == (2, 1, 1)
 
 
+async def test_what_finds_no_room_is_met_again_by_its_cursor(
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the request went on behind it, where there may have been room in another queue."""
+    monkeypatch.setattr(sweeps, "BATCH", 1)
+    monkeypatch.setattr(sweeps, "MOST", 3)
+    async with client_of(gateway_of(queue_limit_tasks=1)) as http:
+        made = [await dead(http, worker) for _ in range(4)]
+        answer = await redrive(http, filter={})
+        assert (answer["redriven"], answer["refused"], answer["remaining"]) == (1, 2, 3)
+        for number in (1, 2, 3):
+            await worker.claim(1)
+            answer = await redrive(http, filter={}, cursor=answer["next_cursor"])
+            assert answer["redriven"] == 1
+            assert "failed" not in await statuses(http, *made[: number + 1])
+        assert answer["next_cursor"] is None
+
+
+async def test_letters_that_a_full_queue_has_spilled_are_redriven_and_deleted_as_others(
+    gateway_of: Callable[..., Door], worker: Worker, tmp_path: Path
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[queues.default]\nlimit_tasks = 2\non_full = "spill"\n')
+    door = gateway_of(policy_file=str(policy))
+    async with client_of(door) as http:
+        made = [(await submit(http))["id"] for _ in range(6)]
+        assert await ids_of(http, kind="overflow") == made[:1:-1]
+        shown = (await http.get(f"/dead-letters/{made[2]}")).json()
+        assert (shown["error"]["kind"], shown["attempts"]) == ("overflow", [])
+        await worker.claim(2)
+        assert (await redrive(http, filter={"kind": "overflow"}))["redriven"] == 2
+        assert await statuses(http, *made[2:]) == ["queued", "queued", "failed", "failed"]
+        assert (await purge(http, kind="overflow"))["deleted"] == 2
+        usage = await door.gateway.store.usage(0)
+        assert not [name for name in usage if name.startswith("spilled")]
+
+
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [
@@ -360,3 +401,11 @@ async def test_several_partitions_are_swept_one_after_the_other(
             redriven.append(answer["redriven"])
         assert sum(redriven) == 12
         assert max(redriven) <= 5
+
+
+@pytest.mark.parametrize(("path", "allowed"), [("", "DELETE, GET"), ("/redrive", "POST"), (f"/{ID}", "GET")])
+async def test_another_method_is_told_all_that_the_path_answers(
+    http: httpx.AsyncClient, path: str, allowed: str
+) -> None:
+    answer = await http.put(f"/dead-letters{path}")
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)

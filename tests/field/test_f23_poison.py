@@ -31,6 +31,15 @@ async def test_one_that_kills_its_process_group_ends_after_its_attempts(rig: Rig
     [dead] = await ended(rig, poison)
     assert (dead.status, dead.attempt) == ("failed", 3)
     assert len([run for run in rig.runs() if run.task_id == poison]) == 6
+    past = (await rig.store.history(poison)).attempts
+    assert [(one.attempt, one.redriven_ms > 0) for one in past] == [
+        (1, False),
+        (2, False),
+        (3, False),
+        (1, True),
+        (2, True),
+    ]
+    assert all(b'"SIGKILL"' in bytes(one.error) for one in past), "the last one stands in the record"
     history = [data["status"] for name, data in await events(rig, poison) if name == "status"]
     assert (history.count("running"), history.count("retrying"), history.count("failed")) == (6, 4, 2)
 
