@@ -167,7 +167,7 @@ class Reference:
         seen, earlier = self._keys.get((task.tenant, key), ("", ""))
         if key and earlier in self.tasks:
             return Answer("replay", earlier) if seen == fingerprint else Answer("conflict")
-        holder = self.holder(task.tenant, task.unique_key)
+        holder = self._in_the_way(task)
         if holder and on_conflict == "return":
             self._keep_key(task.tenant, key, fingerprint, holder.id)
             return Answer("existing", holder.id)
@@ -208,6 +208,14 @@ class Reference:
         assert len(found) < 2, "two live tasks of one key"
         return found[0] if found else None
 
+    def _in_the_way(self, task: Task, *, ends: Task | None = None) -> Task | None:
+        """The holder of the unique key of what is submitted; one that can never start any more ends here."""
+        holder = self.holder(task.tenant, task.unique_key, ends=ends)
+        if holder and holder.status in WAITING and self.has_expired(holder):
+            self._end(holder, Status.EXPIRED)
+            return None
+        return holder
+
     def _keep_key(self, tenant: str, key: str, fingerprint: str, task_id: str) -> None:
         if key:
             self._keys[tenant, key] = fingerprint, task_id
@@ -230,7 +238,7 @@ class Reference:
 
     def _submitted(self, task: Task, on_conflict: str, *, parent: Task) -> None:
         """By a handler: no limit refuses it, but it is left out where it would have to be another one."""
-        holder = self.holder(task.tenant, task.unique_key, ends=parent)  # which may submit its own successor
+        holder = self._in_the_way(task, ends=parent)  # which may submit its own successor
         if holder and not (on_conflict == "replace" and holder.status in WAITING):
             return
         if holder:

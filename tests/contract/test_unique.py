@@ -254,6 +254,29 @@ async def test_a_key_is_free_however_its_task_ended(
     assert await submit(store, second) == [second.id]
 
 
+@pytest.mark.parametrize("more", [{}, {"delay_ms": 60_000}])
+async def test_what_can_never_start_any_more_is_in_nobodys_way(
+    store: Store, w1: Hand, clock: Clock, more: dict[str, Any]
+) -> None:
+    """Although no supervisor has come to expire it."""
+    [first] = await submit(store, unique(deadline_ms=1000, **more))
+    clock.advance(999)
+    assert await submit(store, unique()) == [first]
+    clock.advance(1)
+    second = unique()
+    assert await submit(store, second) == [second.id]
+    assert (await read(store, first)).status is Status.EXPIRED
+
+
+async def test_what_was_started_before_its_deadline_keeps_its_key_after_it(
+    store: Store, w1: Hand, clock: Clock
+) -> None:
+    [first] = await submit(store, unique(deadline_ms=1000))
+    await w1.finish(await w1.claim_one(), "retry", retry_delay_ms=60_000)
+    clock.advance(1000)
+    assert await submit(store, unique()) == [first]
+
+
 @pytest.mark.parametrize("way", ["retry", "hand_back", "reap"])
 async def test_a_key_stays_taken_while_its_task_waits_for_its_next_attempt(
     store: Store, w1: Hand, w2: Hand, way: str

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
 -- End attempts: running -> succeeded | failed | retrying | queued; canceling -> canceled | succeeded.
+-- What a submitted task replaces: scheduled | queued | retrying -> canceled | expired.
 -- Replies per item {"ok", status}, {"done"} (a repeat), {"stale"} or {"not_found"}.
 local worker = ARGV[2] -- string first half of every token
 local max_bytes = tonumber(ARGV[3]) -- int    that finished tasks may keep
@@ -28,7 +29,7 @@ local function accept_submitted(id, task, submitted, retention_ms)
         free_unique(id, select(3, place_parts(task.place)), task.unique) -- it may submit its own successor
     end
     for _, item in ipairs(submitted) do
-        local taken, replaced = taken_by(item)
+        local taken, replaced = taken_by(item, retention_ms)
         if taken then
             tell(id, "skipped", task.version, string.format('{"task_id":"%s","unique_task_id":"%s"}', item[1], taken[2]))
             task.version = task.version + 1

@@ -593,15 +593,27 @@ local function accept(item)
     end
 end
 
+-- scheduled | queued | retrying -> expired, where no supervisor has come to do it: what can never start any more must not
+-- stand in another's way. Whether it was so.
+local function expire_overdue(id, was, retention_ms)
+    local f = redis.call("HMGET", prefix .. "task:" .. id, "deadline", "met", "place", "version", "attempt", "bytes")
+    local deadline = tonumber(f[1])
+    if not deadline or deadline > now or f[2] then
+        return false
+    end
+    end_waiting(id, was, f[3], tonumber(f[6]), "expired", retention_ms, tonumber(f[4]) + 1, tonumber(f[5]), "")
+    return true
+end
+
 -- What another live task's having its unique key means for a submission. nil: it may be accepted, and then replaces the
 -- task that is named; else the answer: {"unique", id}, which is returned, or {"unique_conflict", id, status}.
-local function taken_by(item)
+local function taken_by(item, retention_ms)
     local tenant, unique, on_conflict = item[4], item[13], item[14]
     if unique == "" then
         return nil
     end
     local id, status = holder_of(tenant, unique)
-    if not id then
+    if not id or WAITING[status] and expire_overdue(id, status, retention_ms) then
         return nil
     end
     if on_conflict == "return" then

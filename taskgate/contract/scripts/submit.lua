@@ -1,6 +1,6 @@
 #!lua
 -- Accept tasks: (nothing) -> queued | scheduled | failed (spilled by a full queue); what one replaces: scheduled | queued |
--- retrying -> canceled. All items lie in this partition.
+-- retrying -> canceled | expired (its time was over). All items lie in this partition.
 -- Replies {items, queues, tenants}. Per item {"ok"}, {"spilled"}, {"replay", task_id}, {"conflict"}, {"full", limit,
 -- retry_ms}, {"wait", limit, retry_ms} (refused without a place in the virtual row: the caller looks again), or where another live task has its unique key {"unique", task_id} (that one counts) or {"unique_conflict", task_id, status}.
 -- Per queue {waiting, bytes}, per tenant {waiting, bytes, left, more_in_ms} (of its rate) after all of them.
@@ -87,7 +87,7 @@ local function submit(item)
     if reply then
         return reply
     end
-    local taken, replaced = taken_by(item)
+    local taken, replaced = taken_by(item, retention_ms)
     if taken then
         if taken[1] == "unique" and key ~= "" then
             redis.call("SET", idem_key, fingerprint .. " " .. taken[2], "PX", IDEMPOTENCY_MS)
