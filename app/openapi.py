@@ -98,6 +98,8 @@ class Problem(msgspec.Struct, omit_defaults=True):
     request_id: str
     errors: list[dict[str, str]] = []
     """pointer, detail and code of each fault in the body"""
+    limit: str = ""
+    """what ran out (429): queue-tasks, queue-bytes, queue-wait, tenant-tasks, tenant-bytes, tenant-wait or rate"""
 
 
 def _shown(description: str, schema: dict[str, Any]) -> dict[str, Any]:
