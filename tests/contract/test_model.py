@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.contract.life import CONCURRENCY, POLICIES, WORKERS, Life
+from tests.contract.life import Life
+from tests.contract.life_common import POLICIES, WORKERS
+from tests.contract.life_supervisors import CONCURRENCY
 
 DELAY_MS = st.sampled_from([0, 0, 50, 3000])
 OUTCOME = st.sampled_from(["retry", "succeeded", "failed", "canceled"])
