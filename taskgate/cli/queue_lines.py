@@ -38,7 +38,8 @@ def _queue_lines(item: dict[str, Any]) -> Iterator[str]:
     if item.get("more_tenants"):
         yield f"  and {number(item['more_tenants'])} more tenants"
     for one in item.get("types", []):
-        yield f"  type {plain(one.get('type'))}: {_counted(one, ('ready',))} · {_running(one)}"
+        if one.get("ready") or one.get("running") or one.get("concurrency"):  # else it is only published
+            yield f"  type {plain(one.get('type'))}: {_counted(one, ('ready',))} · {_running(one)}"
 
 
 def _limit_lines(item: dict[str, Any]) -> Iterator[str]:

@@ -38,7 +38,11 @@ QUEUE: dict[str, Any] = {
         {"tenant": "tin", "ready": 3, "waiting": 3, "running": 0, "weight": 1.0, "share": 0.25, "concurrency": None},
     ],
     "more_tenants": 1_200,
-    "types": [{"type": "mail.send", "ready": 18, "running": 4, "concurrency": 8}],
+    "types": [
+        {"type": "mail.send", "ready": 18, "running": 4, "concurrency": 8},
+        {"type": "mail.sort", "ready": 0, "running": 0, "concurrency": 2},
+        {"type": "mail.idle", "ready": 0, "running": 0, "concurrency": None},
+    ],
 }
 TENANT: dict[str, Any] = {
     "tenant": "default",
@@ -59,6 +63,7 @@ mail: 18 queued · 2 scheduled · 1 retrying · 4 running · 3 dead · 300 KiB �
   tin              █████░░░░░░░░░░░░░░░  25 %  3 ready · 0 running · weight 1
   and 1,200 more tenants
   type mail.send: 18 ready · 4 of 8 running
+  type mail.sort: 0 ready · 0 of 2 running
 
 and 9 queues with less
 tenant default: 5 waiting · 1 running · at most 2.5 submissions/s, 10 at once
