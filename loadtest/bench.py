@@ -131,7 +131,7 @@ def _alone(measure: Callable[[Service, Durability, Sizes], Iterator[Run]]) -> Ca
 
 
 def _floods(_: Sequence[Service]) -> list[Cell]:
-    service = services.taskgate(lease_s=6, retention_s=2)
+    service = services.taskgate(lease_s=6)
     return _each(floods.clients_that_obey, [(service, FSYNC)]) + _each(floods.ten_times_the_drain, [(service, FSYNC)])
 
 

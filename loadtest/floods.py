@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import statistics
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from loadtest.services import Running, Service
 from loadtest.valkey import Durability, Valkey, serving
 
 RUN_S = 0.05
+KEPT_BYTES = 256 * 1024
 SETTLED_S = 10
 """From then on memory may not grow: the queue is full, and as many tasks are forgotten as end."""
 
@@ -56,9 +56,9 @@ def ten_times_the_drain(service: Service, durability: Durability, sizes: Sizes) 
         drain_per_s = _drain_per_s(running, limit)
         watch = Watch(running, valkey, sizes)
         plan: dict[str, Any] = {"module": "loadtest.open_loop", "method": "POST", "body": _body(), "connections": 64}
-        half = running.load("/tasks", **plan, rate=drain_per_s / 2, seconds=sizes.flood_s, first=4 * client.FIRST)
+        half = running.load("/tasks", **plan, rate=drain_per_s / 2, seconds=sizes.flood_s, first=3 * client.FIRST)
         with Memory(running, valkey) as memory:
-            flood = running.load("/tasks", **plan, rate=10 * drain_per_s, seconds=sizes.flood_s, first=5 * client.FIRST)
+            flood = running.load("/tasks", **plan, rate=10 * drain_per_s, seconds=sizes.flood_s, first=4 * client.FIRST)
         figures = {
             "drain_per_s": drain_per_s,
             "half_p99_ms": half["accepted_p99_ms"],
@@ -96,18 +96,20 @@ class Memory:
             self.server.append(self.valkey.used_memory())
 
     def growth(self) -> dict[str, float]:
-        """In percent, of the last seconds over the first ones in which it had settled."""
+        """In percent, of the second half over the first, since it had settled."""
         return {"gateway_percent": _growth(self.gateway), "valkey_percent": _growth(self.server)}
 
 
 def _growth(seen: list[int]) -> float:
-    settled = seen[SETTLED_S:] or seen
-    few = max(1, len(settled) // 5)
-    return 100 * (statistics.mean(settled[-few:]) / statistics.mean(settled[:few]) - 1)
+    settled = seen[SETTLED_S:]
+    half = len(settled) // 2
+    return 100 * (max(settled[half:]) / max(settled[:half]) - 1) if half else 0.0
 
 
 def _limited(service: Service, limit: int) -> Service:
-    return replace(service, environ=service.environ | {"TASKGATE_QUEUE_LIMIT_TASKS": str(limit)})
+    """Finished tasks keep little enough to have settled soon, too."""
+    more = {"TASKGATE_QUEUE_LIMIT_TASKS": str(limit), "TASKGATE_RETENTION_BYTES": str(KEPT_BYTES)}
+    return replace(service, environ=service.environ | more)
 
 
 def _drain_per_s(running: Running, limit: int) -> float:

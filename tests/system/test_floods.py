@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadtest import client, crowds, open_loop
-from loadtest.floods import obeying_figures
+from loadtest.floods import KEPT_BYTES, obeying_figures
 from taskgate.platform import raise_open_files_limit
 from tests.conftest import eventually
 from tests.system.rig import Rig
@@ -25,7 +25,7 @@ def bodies(count: int) -> list[str]:
 async def serving(rig: Rig, limit: int = LIMIT, **settings: str) -> float:
     """A service whose 50 ms tasks have been measured; how many of them a second leave the queue."""
     raise_open_files_limit()
-    rig.settings |= {"TASKGATE_ASYNC_SLOTS": "2", "TASKGATE_QUEUE_LIMIT_TASKS": str(limit), **settings}
+    rig.settings |= {"TASKGATE_ASYNC_SLOTS": "4", "TASKGATE_QUEUE_LIMIT_TASKS": str(limit), **settings}
     await rig.worker()
     await rig.gateway()
     await crowds.obeying(rig.url, bodies(limit))
@@ -60,7 +60,7 @@ async def test_clients_that_obey_retry_after_get_in_as_fast_as_tasks_leave_and_w
 @pytest.mark.full
 @pytest.mark.timeout(200)
 async def test_ten_times_the_drain_is_answered_with_202_and_429_alone_and_leaves_memory_flat(rig: Rig) -> None:
-    drain_per_s = await serving(rig, TASKGATE_RETENTION_S="2", TASKGATE_LEASE_S="1.5")
+    drain_per_s = await serving(rig, TASKGATE_ASYNC_SLOTS="2", TASKGATE_RETENTION_BYTES=str(KEPT_BYTES))
     half = await pour(rig, drain_per_s / 2, seconds=5)
     flood = asyncio.ensure_future(pour(rig, 10 * drain_per_s, seconds=15))
     gateway = rig.processes[-1].pid
@@ -72,9 +72,9 @@ async def test_ten_times_the_drain_is_answered_with_202_and_429_alone_and_leaves
     assert set(half["statuses"]) == {"202"}
     assert set(report["statuses"]) == {"202", "429"}
     assert report["statuses"]["202"] > drain_per_s * 15 / 5
-    assert report["accepted_p99_ms"] < 5 * max(10.0, 2 * half["accepted_p99_ms"])
+    assert report["accepted_p99_ms"] < 5 * max(50.0, 2 * half["accepted_p99_ms"])
     settled, last = memory[len(memory) // 2], memory[-1]
-    assert all(after < 1.25 * before for before, after in zip(settled, last, strict=True)), memory
+    assert all(after < 1.1 * before for before, after in zip(settled, last, strict=True)), memory
 
 
 async def pour(rig: Rig, per_s: float, *, seconds: float) -> dict[str, Any]:
