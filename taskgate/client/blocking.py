@@ -37,9 +37,8 @@ class Client:
     """One service. May be shared by threads.
 
     What may be repeated without a second effect (submissions, which carry an Idempotency-Key, redriving and deleting
-    many, waits and event streams) is tried again for `patience_s`, at the time that `Retry-After` names; `on_wait` is
-    told before each wait.
-    Everything else is sent once.
+    many, waits, event streams, `queues`) is tried again for `patience_s`, at the time that `Retry-After` names;
+    `on_wait` is told before each wait. Everything else is sent once.
     """
 
     def __init__(
