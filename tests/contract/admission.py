@@ -36,7 +36,7 @@ def burst_of(policy: TenantPolicy) -> int:
 
 
 class Rates:
-    """How far each tenant is ahead of its rate, in ms (GCRA). A clock that steps back lets no time pass."""
+    """How far each tenant is ahead of its rate, in ms (GCRA). A clock that steps back lets none pass."""
 
     def __init__(self) -> None:
         self._ahead: dict[str, tuple[int, float]] = {}
@@ -50,6 +50,10 @@ class Rates:
         if policy.rate_per_s is None:
             return 0.0
         return self.ahead_ms(tenant, now_ms) - (burst_of(policy) - 1) * 1000 / policy.rate_per_s
+
+    def refuse(self, tenant: str, now_ms: int) -> None:
+        """One came too fast: it takes nothing, but from now on time counts from here."""
+        self._ahead[tenant] = now_ms, self.ahead_ms(tenant, now_ms)
 
     def count(self, tenant: str, policy: TenantPolicy, now_ms: int) -> None:
         if policy.rate_per_s is not None:

@@ -51,11 +51,6 @@ async def usage(redis: Redis) -> dict[bytes, bytes]:
     return found
 
 
-async def set_of(redis: Redis, name: str) -> set[bytes]:
-    found: set[bytes] = await redis.smembers(PREFIX + name)  # type: ignore[assignment]
-    return found
-
-
 async def _dump(redis: Redis) -> dict[str, tuple[Any, int]]:
     """Values and what is left of their lives in ms (-1: for ever), in one call."""
     shapes: dict[bytes, Callable[[Any], Any]] = {b"hash": _pairs, b"zset": _pairs, b"set": set}

@@ -43,7 +43,7 @@ class Life(Clients, Supervisors):
     def check(self) -> None:
         """What is stored agrees with itself, and with the reference."""
         found = self._run(invariants.check(self._redis, self._store))
-        self._look_at_capped()
+        self._look_at_capped(found)
         blocked = orders.members(found, "blocked:").values()
         assert {task_id for ids in blocked for task_id in ids} == self._reference.blocked()
         ids = list(dict.fromkeys(self._submitted))

@@ -12,7 +12,7 @@ from taskgate.contract.models import BeatValue, Finish, HandBack, Held, Report, 
 from taskgate.contract.shares import OTHERS, Share, shares
 from taskgate.contract.states import Status
 from taskgate.policy import Policy
-from tests.contract import invariants
+from tests.contract import invariants, orders
 from tests.contract.conftest import LEASE_MS, submission, worker_info
 from tests.contract.life_common import POLICIES, SERVED, Common
 from tests.contract.reference import DEAD_RETENTION_MS, RETENTION_MS, Lane, Token, tokens
@@ -62,11 +62,14 @@ class Supervisors(Common):
     def _served(self) -> list[Served]:
         return [each._replace(concurrency=self._most.get(each.type, 0)) for each in SERVED]
 
-    def _look_at_capped(self) -> None:
+    def _look_at_capped(self, found: Mapping[str, Any] | None = None) -> None:
+        """`found`: all that is stored, where it was read already."""
+        if found is None:
+            found = self._run(invariants.everything(self._redis))
         self._capped = {
-            (tenant, lane.decode())
-            for tenant in "ab"
-            for lane in self._run(invariants.set_of(self._redis, f"capped:{tenant}"))
+            (name.removeprefix("capped:"), lane)
+            for name, lanes in orders.members(found, "capped:").items()
+            for lane in lanes
         }
 
     def _is_full(self, tenant: str) -> bool:
