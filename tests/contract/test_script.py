@@ -72,7 +72,7 @@ def test_a_script_makes_only_the_functions_that_it_uses() -> None:
 
 async def test_a_bug_in_a_script_is_no_outage(redis_client: Redis) -> None:
     with pytest.raises(exceptions.ResponseError, match="Bad data format"):
-        await Script(redis_client, "submit")("tg:{0}:", "", "none", "none", 0, b"\xc1")
+        await Script(redis_client, "announce")("tg:{0}:", "", b"\xc1")
 
 
 async def test_a_server_that_is_away_did_nothing(own_server: Server) -> None:

@@ -2,7 +2,8 @@
 -- Accept tasks: (nothing) -> queued | scheduled | failed (spilled by a full queue); what one replaces: scheduled | queued |
 -- retrying -> canceled | expired (its time was over). All items lie in this partition.
 -- Replies {items, queues, tenants}. Per item {"ok"}, {"spilled"}, {"replay", task_id}, {"conflict"}, {"full", limit,
--- retry_ms}, {"wait", limit, retry_ms} (refused without a place in the virtual row: the caller looks again), or where another live task has its unique key {"unique", task_id} (that one counts) or {"unique_conflict", task_id, status}.
+-- retry_ms}, {"wait", limit, retry_ms} (refused without a place in the virtual row: the caller looks again), or where
+-- another live task has its unique key {"unique", task_id} (that one counts) or {"unique_conflict", task_id, status}.
 -- Per queue {waiting, bytes}, per tenant {waiting, bytes, left, more_in_ms} (of its rate) after all of them.
 local queue_limits = cmsgpack.unpack(ARGV[2]) -- list   of {queue, models.QueueLimits...}: those of all items
 local tenant_limits = cmsgpack.unpack(ARGV[3]) -- list   of {tenant, models.TenantLimits...}: those that have any
