@@ -51,7 +51,8 @@ async def test_clients_that_obey_retry_after_get_in_as_fast_as_tasks_leave_and_w
     seen = obeying_figures(answers, clients, limit=limit, drain_per_s=drain_per_s)
     accepted = [answer for answer in answers if answer.status == 202]
     assert (len(accepted), seen["wrong"]) == (clients, 0)
-    assert seen["times"] < 5 * 1.11
+    rounding_s = 2  # what Retry-After may be more than the row, in a round; few clients have few rounds
+    assert seen["took_s"] < 5 * (1.11 * (clients - limit) / drain_per_s + rounding_s)
     assert seen["busiest"] < 5 * 5
     assert seen["tries"] < 5
     await ran(rig, limit + clients)
