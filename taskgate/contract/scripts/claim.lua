@@ -114,13 +114,17 @@ local function end_turn(lane)
     if not lane.tenant then
         return
     end
-    if leave_if_empty(lane.place, lane.tenant_time) then
-        lane.left = true
-    elseif is_full(lane.tenant) then
-        step_aside(lane.place, lane.tenant_time)
+    local leaves, gone = leave_if_empty(lane.place, lane.tenant_time)
+    if not leaves and is_full(lane.tenant) then
+        leaves, gone = true, step_aside(lane.place, lane.tenant_time)
+    end
+    if leaves then
         lane.left = true
     else
         redis.call("ZADD", lane.key, lane.tenant_time, lane.tenant)
+    end
+    if gone then
+        lane.last_time = nil -- an expired task may let another in: that lane is a new one
     end
     lane.tenant = nil
 end

@@ -182,7 +182,7 @@ local function give_place(id, place, ckey)
 end
 
 -- A tenant leaves a lane, which remembers its virtual time. Nothing of an empty lane stays, its marker neither: clients
--- name queues as they like.
+-- name queues as they like. Whether that was the end of the lane.
 local function leave(place, time)
     local queue, lane_type, tenant = place_parts(place)
     local lane = queue .. ":" .. lane_type
@@ -191,7 +191,7 @@ local function leave(place, time)
     entered[place] = nil
     if redis.call("EXISTS", lane_key) == 1 then
         redis.call("ZADD", turns_key, time, tenant)
-        return
+        return false
     end
     local lanes_key, wake_key = prefix .. "lanes:" .. queue, prefix .. "wake:" .. lane
     redis.call("ZREM", lanes_key, lane_type)
@@ -202,17 +202,19 @@ local function leave(place, time)
         redis.call("DEL", wake_key, turns_key, prefix .. "turns:" .. queue)
         redis.call("SREM", prefix .. "queues", queue)
     end
+    return true
 end
 
--- A tenant is at its limit: it leaves a lane until fewer of its tasks run.
+-- A tenant is at its limit: it leaves a lane until fewer of its tasks run. Whether that was the end of the lane.
 local function step_aside(place, time)
     local queue, lane_type, tenant = place_parts(place)
     redis.call("SADD", prefix .. "capped:" .. tenant, queue .. ":" .. lane_type)
     redis.call("SADD", prefix .. "capped", tenant)
-    leave(place, time)
+    return leave(place, time)
 end
 
--- Whether a tenant has nothing more in a lane, which it leaves then. `time`: its virtual time there, nil to look it up.
+-- Whether a tenant has nothing more in a lane, which it leaves then, and whether that was the end of the lane. `time`: its
+-- virtual time there, nil to look it up.
 local function leave_if_empty(place, time)
     if redis.call("EXISTS", prefix .. "ready:" .. place) == 1 then
         return false
@@ -221,16 +223,15 @@ local function leave_if_empty(place, time)
     local lane = queue .. ":" .. lane_type
     time = time or redis.call("ZSCORE", prefix .. "lane:" .. lane, tenant)
     if time then
-        leave(place, time)
-    else
-        local capped_key = prefix .. "capped:" .. tenant
-        redis.call("SREM", capped_key, lane)
-        entered[place] = nil
-        if redis.call("EXISTS", capped_key) == 0 then
-            redis.call("SREM", prefix .. "capped", tenant)
-        end
+        return true, leave(place, time)
     end
-    return true
+    local capped_key = prefix .. "capped:" .. tenant
+    redis.call("SREM", capped_key, lane)
+    entered[place] = nil
+    if redis.call("EXISTS", capped_key) == 0 then
+        redis.call("SREM", prefix .. "capped", tenant)
+    end
+    return true, false
 end
 
 local function dequeue(id, place)
