@@ -47,7 +47,7 @@ def queues(
         for _ in _times(watch):
             print_json(client.queues(queue))
         return
-    with _live() if watch else nullcontext(_Printed()) as view:
+    with _live() if watch else nullcontext(Printed()) as view:
         for _ in _times(watch):
             view.show("\n".join(lines(client.queues(queue))))
 
@@ -59,7 +59,7 @@ def _times(watch: bool) -> Iterator[None]:
         yield
 
 
-class _Printed:
+class Printed:
     """One picture below the other."""
 
     def show(self, text: str) -> None:
@@ -85,4 +85,4 @@ def _live() -> AbstractContextManager[_View]:
 
         if not console.is_dumb_terminal:
             return Drawn(console=console, auto_refresh=False)
-    return nullcontext(_Printed())
+    return nullcontext(Printed())

@@ -1,14 +1,12 @@
 """`taskgate queues`: what is drawn of each queue, once or again and again."""
 
+import io
 import json
-import os
-import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from taskgate.cli import queues
 from taskgate.cli.queue_lines import lines
 from taskgate.client import Queues
 from tests.cli.conftest import Cli, Receiver, answer, problem
@@ -103,22 +101,21 @@ def test_both_clients_ask_again_while_the_service_is_away(receiver: Receiver, na
         assert client.queues() == ANSWER
 
 
-def test_watching_goes_on_until_it_is_interrupted(receiver: Receiver) -> None:
+def test_watching_goes_on_until_it_is_stopped(cli: Cli, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pictures one below the other where nothing can be drawn again."""
-    receiver.answers += [answer(200, {**ANSWER, "more_queues": n}) for n in range(1, 50)]
-    command = [sys.executable, "-m", "taskgate", "queues", "--watch", "--url", receiver.url]
-    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
-        assert process.stdout is not None
-        shown = ""
-        while "and 2 queues" not in shown:
-            line = process.stdout.readline()
-            assert line, shown
-            shown += line
-        process.send_signal(signal.SIGINT)
-    assert process.returncode == 130
-    assert "queue-tasks      ##########----------  50 %  21 of 42" in shown
-    assert "and 1 queues" in shown
+    monkeypatch.setattr(queues, "_EVERY_S", 0.0)
+    receiver.answers += [answer(200, {**ANSWER, "more_queues": n}) for n in (1, 2)] + [problem(401, "unauthorized")]
+    done = cli("queues", "--watch", "--url", receiver.url)
+    assert done.exit_code == 7
+    assert done.stdout.count("queue-tasks") == 2
+    assert done.stdout.index("and 1 queues") < done.stdout.index("and 2 queues")
+
+
+def test_where_there_are_no_such_characters_others_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown := io.BytesIO(), encoding="ascii"))
+    queues.Printed().show(DRAWN)
+    assert b"queue-tasks      ##########----------  50 %  21 of 42" in shown.getvalue()
+    assert b"mail: 18 queued , 2 scheduled" in shown.getvalue()
 
 
 def test_a_terminal_is_drawn_again_in_its_place(receiver: Receiver) -> None:
