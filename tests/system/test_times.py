@@ -15,7 +15,7 @@ pytestmark = pytest.mark.full
 
 AOF = ("--appendonly", "yes", "--appendfsync", "always")
 ON_TIME_MS = 100
-"""p99, on a quiet machine, where what is printed tells. Three tests at a time on two CPUs keep a tenth waiting longer."""
+"""p99 on a quiet machine: what is printed there tells. Three tests at a time on two CPUs may be later."""
 
 
 def assert_on_time(what: str, late_ms: list[float]) -> None:
