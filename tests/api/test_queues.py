@@ -277,3 +277,10 @@ async def test_what_runs_in_a_queue_is_no_longer_ready(http: httpx.AsyncClient, 
     await worker.claim()
     found = await queue_of(http, "second")
     assert (found["running"], found["tenants"], found["types"]) == (1, [], [])
+
+
+async def test_while_redis_is_away_it_is_said(gateway_of: Callable[..., Door]) -> None:
+    async with client_of(gateway_of(redis_url="unix:///nowhere/at/all.sock")) as http:
+        for _ in range(2):
+            answer = await http.get("/queues")
+            assert (answer.status_code, answer.json()["type"]) == (503, "/problems/dependency-unavailable")
