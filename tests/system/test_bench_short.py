@@ -212,6 +212,8 @@ def test_a_short_benchmark_of_taskgate_alone_finds_nothing_wrong(tmp_path: Path)
         "anatomy-submit",
         "anatomy-status",
         "curve-0.50",
+        "obeying",
+        "flood",
         "store-64",
         "store-128",
     }
