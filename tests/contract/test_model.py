@@ -120,11 +120,11 @@ _supervisors = st.one_of(
     _step(Life.reap, worker=_worker, pick=st.sampled_from([0, 0, 1]), repeat=REPEAT),
     _step(Life.fail_unserved, worker=_worker, name=st.sampled_from(["strange", "echo"])),
     _step(Life.goodbye, worker=_worker),
-    _step(
-        Life.allow,
-        policy=st.sampled_from(["none", "weights", "few at a time"]),
-        concurrency=st.sampled_from([*CONCURRENCY]),
-    ),
+)
+_allow = _step(
+    Life.allow,
+    policy=st.sampled_from(["few at a time", "weights", "none"]),
+    concurrency=st.sampled_from([*CONCURRENCY][::-1]),
 )
 _time = _step(
     Life.time_passes,
@@ -133,7 +133,7 @@ _time = _step(
     trim=st.booleans(),
     repeat=REPEAT,
 )
-STEPS = st.sampled_from([_work, _submit, _claim, _writes, _writes, _clients, _supervisors, _time]).flatmap(
+STEPS = st.sampled_from([_work, _submit, _claim, _writes, _writes, _clients, _supervisors, _allow, _time]).flatmap(
     lambda kind: kind
 )
 """Two draws, so that what makes up most of a life is most of it."""
