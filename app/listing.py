@@ -15,8 +15,9 @@ from starlette.datastructures import QueryParams
 from app.errors import Problem
 from taskgate.contract.ids import NAME_RULE, is_name
 from taskgate.contract.models import Mark, TaskRecord
+from taskgate.contract.script import BATCH
 from taskgate.contract.states import Status
-from taskgate.contract.store import BATCH, Store
+from taskgate.contract.store import Store
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 SCANNED_A_PAGE = 1_000

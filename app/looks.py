@@ -10,7 +10,8 @@ from cachetools import LRUCache
 from app.shared import shared
 from app.types import TypeRegistry
 from taskgate.contract.models import Pace, QueueLook, TypeInfo
-from taskgate.contract.store import BATCH, Store
+from taskgate.contract.script import BATCH
+from taskgate.contract.store import Store
 from taskgate.policy import OTHERS, Policy
 
 FRESH_S = 1.0

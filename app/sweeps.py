@@ -11,7 +11,8 @@ from app.listing import Wanted, sealed, unsealed
 from taskgate.contract.errors import Refused, TaskgateError
 from taskgate.contract.ids import is_task_id
 from taskgate.contract.models import Limits, Mark
-from taskgate.contract.store import BATCH, Store
+from taskgate.contract.script import BATCH
+from taskgate.contract.store import Store
 
 MOST = 1_000
 """So many letters one request looks at, and takes."""

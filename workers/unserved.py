@@ -8,7 +8,8 @@ import structlog
 
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.contract.models import Served
-from taskgate.contract.store import BATCH, Store
+from taskgate.contract.script import BATCH
+from taskgate.contract.store import Store
 from workers.lease import Lease
 
 log = structlog.get_logger()

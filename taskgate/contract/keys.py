@@ -1,7 +1,7 @@
 """Every Redis key. Each starts with its partition's hash tag, so that one script touches one Cluster slot.
 
 docs/architecture.md lists type, content and life time of each. The scripts build the same names from the
-prefix (`scripts/prelude.lua`); tests/contract/test_keys.py holds the two together.
+prefix (`scripts/prelude/`); tests/contract/test_keys.py holds the two together.
 """
 
 

@@ -41,7 +41,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One task to accept. Layout: scripts/prelude.lua `accept`."""
+    """One task to accept. Layout: prelude/records.lua `create`, `accept`."""
 
     id: str
     queue: str
@@ -69,7 +69,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What may wait in one queue, all tenants together. Layout: scripts/prelude.lua `bound_of`, after the name."""
+    """What may wait in one queue, all tenants together. Layout: prelude/admission.lua `bound_of`, after the name."""
 
     tasks: int = 100_000
     bytes: int = 256 * 1024 * 1024
@@ -435,7 +435,7 @@ class QueueLook(NamedTuple):
 
 
 class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An unsuccessful attempt, as scripts/prelude.lua `remember` keeps it."""
+    """An unsuccessful attempt, as prelude/finals.lua `remember` keeps it."""
 
     attempt: int
     started_ms: int

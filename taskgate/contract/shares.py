@@ -16,7 +16,7 @@ EVERYBODY = Share()
 
 
 def shares(named: Mapping[str, Share], others: Share = EVERYBODY, *, partitions: int = 1) -> str:
-    """A line for each tenant that is treated in another way than the others (scripts/prelude.lua `share_of`).
+    """A line for each tenant that is treated in another way than the others (scripts/prelude/lanes.lua `share_of`).
 
     "" when all are treated alike. Each partition has its part of a limit, rounded up.
     """

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from taskgate.contract.script import FOLDER
+from taskgate.contract.script import FOLDER, PRELUDE, prelude
 from taskgate.contract.states import Status
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.lua") if path.stem != "prelude")
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.lua"))
 REFUSED_AT_MAXMEMORY = {"submit", "redrive"}
 BINDING = re.compile(
     r"^local (?P<name>\w+) = "
@@ -77,12 +77,11 @@ def test_the_binding_block_is_complete_and_in_order(name: str) -> None:
 
 def test_the_prelude_only_defines() -> None:
     """It is loaded before every script: but for the clock it calls nothing."""
-    source = (FOLDER / "prelude.lua").read_text()
-    outside = re.sub(r"^local function .*?^end$", "", source, flags=re.DOTALL | re.MULTILINE)
+    outside = re.sub(r"^local function .*?^end$", "", prelude(), flags=re.DOTALL | re.MULTILINE)
     assert re.findall(r'redis\.call\("(\w+)"', outside) == ["TIME"]
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "prelude"])
+@pytest.mark.parametrize("name", [*SCRIPTS, *(f"prelude/{part}" for part in PRELUDE)])
 def test_no_script_looks_through_all_keys(name: str) -> None:
     commands = set(re.findall(r'redis\.p?call\(\s*"(\w+)"', "\n".join(_lines(name))))
     assert not commands & SLOW
@@ -97,7 +96,7 @@ def test_every_script_that_counts_writes_the_counts(name: str) -> None:
 
 
 def test_every_script_is_one_method_of_the_store() -> None:
-    store = (FOLDER.parent / "store.py").read_text()
+    store = "".join((FOLDER.parent / name).read_text() for name in ("reading.py", "store.py"))
     assert sorted(re.findall(r'Script\(redis, "(\w+)"\)', store)) == SCRIPTS
     for name in SCRIPTS:
         assert f"async def {name}(" in store
@@ -107,7 +106,7 @@ def test_every_script_is_one_method_of_the_store() -> None:
 @pytest.mark.parametrize("folder", ["taskgate", "app", "workers"])
 def test_no_redis_command_outside_of_the_store(folder: str) -> None:
     """Clients are made in connection.py, subscribed to in hubs and inboxes, and used by the store alone."""
-    allowed = {"taskgate/contract/store.py", "taskgate/contract/script.py"}
+    allowed = {f"taskgate/contract/{name}.py" for name in ("store", "reading", "script")}
     found = [
         f"{where}:{node.lineno}: {ast.unparse(node.func)}"
         for path in sorted((ROOT / folder).rglob("*.py"))

@@ -6,8 +6,9 @@ from redis.asyncio import Redis
 from taskgate.contract import keys
 from taskgate.contract.errors import NoSuchWorker
 from taskgate.contract.models import Served
+from taskgate.contract.script import BATCH
 from taskgate.contract.states import Status
-from taskgate.contract.store import BATCH, CLAIM_BYTES, Store
+from taskgate.contract.store import CLAIM_BYTES, Store
 from tests.conftest import Clock
 from tests.contract.conftest import LEASE_MS, SERVED, Hand, read, submission, submit
 from tests.contract.invariants import everything

@@ -11,7 +11,7 @@ from taskgate.contract.errors import NotDead, QueueFull, Refused, TaskNotFound
 from taskgate.contract.models import Limits, PastAttempt, QueueLimits
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
-from tests.conftest import Clock
+from tests.conftest import Clock, dead_letters
 from tests.contract.conftest import LIMITS, Hand, read, submission, submit
 from tests.contract.invariants import everything
 
@@ -212,7 +212,7 @@ async def test_letters_without_room_stay_and_take_one_place_in_the_row_together(
     assert [type(each) for each in refused] == [QueueFull] * 4
     waits = {each.retry_after_s for each in refused if isinstance(each, Refused)}
     assert len(waits) == 1
-    assert set(await store.dead_letters("default")) == set(dead[2:])
+    assert set(await dead_letters(store)) == set(dead[2:])
 
 
 async def test_a_large_letter_without_room_does_not_keep_smaller_ones_out(store: Store, w1: Hand) -> None:

@@ -9,7 +9,7 @@ from taskgate.contract import keys
 from taskgate.contract.models import Claimed, Finish
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
-from tests.conftest import Clock
+from tests.conftest import Clock, dead_letters
 from tests.contract.conftest import Hand, read, submission, submit
 from tests.contract.invariants import everything
 
@@ -83,7 +83,7 @@ async def test_a_failure_becomes_a_dead_letter_kept_for_longer(store: Store, w1:
     task = await _running(store, w1)
     await w1.finish(task, "failed", error=b'{"kind":"exception"}', retention_ms=1000, dead_retention_ms=5000)
 
-    assert await store.dead_letters("default") == [task.id]
+    assert await dead_letters(store) == [task.id]
     record = await read(store, task.id)
     assert (record.error, record.purge_ms) == (b'{"kind":"exception"}', clock.now + 5000)
 
@@ -95,9 +95,7 @@ async def test_dead_letters_are_listed_by_the_time_they_failed(store: Store, w1:
         clock.advance(1)
         await w1.finish(task, "failed")
 
-    assert await store.dead_letters("default") == [first.id, third.id, second.id]
-    assert await store.dead_letters("default", limit=1) == [first.id]
-    assert await store.dead_letters("default", before_ms=clock.now) == [third.id, second.id]
+    assert await dead_letters(store) == [first.id, third.id, second.id]
 
 
 async def test_a_retry_waits_for_its_delay(store: Store, w1: Hand, clock: Clock) -> None:

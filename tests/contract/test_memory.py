@@ -6,7 +6,8 @@ import pytest
 from redis.asyncio import Redis
 
 from taskgate.contract.models import Finish, Submission
-from taskgate.contract.store import BATCH, Store
+from taskgate.contract.script import BATCH
+from taskgate.contract.store import Store
 from tests.contract.conftest import Hand, submission, submit
 
 TASKS = 16 * BATCH

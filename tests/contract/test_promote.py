@@ -4,8 +4,9 @@ import pytest
 from redis.asyncio import Redis
 
 from taskgate.contract import keys
+from taskgate.contract.script import BATCH
 from taskgate.contract.states import Status
-from taskgate.contract.store import BATCH, Store
+from taskgate.contract.store import Store
 from tests.conftest import Clock
 from tests.contract.conftest import Hand, read, submission, submit
 from tests.contract.invariants import everything

@@ -10,7 +10,7 @@ from taskgate.contract.models import Served, TypeInfo
 from taskgate.contract.shares import Share, shares
 from taskgate.contract.states import Health, Status
 from taskgate.contract.store import Store
-from tests.conftest import Clock, Server
+from tests.conftest import Clock, Server, dead_letters
 from tests.contract.conftest import LEASE_MS, Hand, read, submission, submit
 from tests.contract.invariants import everything
 
@@ -146,7 +146,7 @@ async def test_both_protocols_read_alike(redis_url: str, clock: Clock, protocol:
         [task_id] = await submit(store)
         await hand.finish(await hand.claim_one(), "failed")
         assert [event.name for event in await store.events(task_id)] == ["status", "status"]
-        assert await store.dead_letters("default") == [task_id]
+        assert await dead_letters(store) == [task_id]
         assert [info.id for info in await store.workers()] == ["w1"]
         assert (await store.usage(0))["drain_n:default"] == 1
         assert await store.server_config("maxmemory") == {"maxmemory": "0"}

@@ -9,9 +9,10 @@ from redis.asyncio import Redis
 from taskgate.contract import keys
 from taskgate.contract.errors import NoSuchWorker
 from taskgate.contract.models import BeatValue, Held
+from taskgate.contract.script import BATCH
 from taskgate.contract.states import Status
-from taskgate.contract.store import BATCH, Store
-from tests.conftest import Clock
+from taskgate.contract.store import Store
+from tests.conftest import Clock, dead_letters
 from tests.contract.conftest import LEASE_MS, Hand, read, submission, submit
 from tests.contract.invariants import everything
 
@@ -45,7 +46,7 @@ async def test_a_lost_task_fails_at_its_maximum_of_attempts(
     record = await read(store, task_id)
     assert record.status is status
     assert json.loads(record.error)["kind"] == "lost"
-    assert (await store.dead_letters("default") == [task_id]) == (status is Status.FAILED)
+    assert (await dead_letters(store) == [task_id]) == (status is Status.FAILED)
 
 
 async def test_the_default_maximum_is_that_of_the_model(store: Store, w1: Hand, w2: Hand) -> None:

@@ -7,7 +7,7 @@ from taskgate.contract.errors import NotDead, QueueFull, TaskNotFound
 from taskgate.contract.models import Limits
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
-from tests.conftest import Clock
+from tests.conftest import Clock, dead_letters
 from tests.contract.conftest import LIMITS, Hand, read, submission, submit
 from tests.contract.invariants import everything
 
@@ -28,7 +28,7 @@ async def test_a_dead_letter_starts_again_from_its_checkpoint(store: Store, w1: 
     record = await read(store, task_id)
     assert (record.status, record.version, record.attempt) == (Status.QUEUED, before.version + 1, 0)
     assert (record.finished_ms, record.purge_ms, record.started_ms, record.worker) == (0, 0, 0, "")
-    assert await store.dead_letters("default") == []
+    assert await dead_letters(store) == []
     task = await w1.claim_one()
     assert (task.id, task.attempt, task.epoch, task.checkpoint) == (task_id, 1, 2, b"[7]")
 
@@ -132,4 +132,4 @@ async def test_a_full_queue_refuses_and_the_dead_letter_stays(
         await store.redrive(task_id, request_id="r", limits=limits)
     assert (refused.value.limit, refused.value.queue) == (name, "default")
     assert 0 < refused.value.retry_after_s <= 60
-    assert await store.dead_letters("default") == [task_id]
+    assert await dead_letters(store) == [task_id]

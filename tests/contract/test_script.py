@@ -14,7 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
-from taskgate.contract.script import FOLDER, Script, arity, drop_idle, refused, used_of
+from taskgate.contract.script import FOLDER, Script, arity, drop_idle, prelude, refused, used_of
 from taskgate.contract.store import Store
 from tests.conftest import Server
 from tests.contract.conftest import LIMITS, read, submission, submit
@@ -50,7 +50,7 @@ def test_the_binding_block_tells_how_many_arguments_there_are() -> None:
     assert arity("-- ARGV[9] in a comment\nreturn 1\n") == 1
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.lua") if path.stem != "prelude"))
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.lua")))
 async def test_a_caller_out_of_step_is_told_by_name(redis_client: Redis, name: str) -> None:
     script = Script(redis_client, name)
     with pytest.raises(TypeError, match=rf"{name}\.lua takes \d+ arguments, got 40"):
@@ -59,15 +59,13 @@ async def test_a_caller_out_of_step_is_told_by_name(redis_client: Redis, name: s
 
 
 def test_a_script_makes_only_the_functions_that_it_uses() -> None:
-    prelude = (FOLDER / "prelude.lua").read_text()
-    nothing = used_of(prelude, "return 1\n")
+    nothing = used_of(prelude(), "return 1\n")
     assert "local function" not in nothing
     assert "local now = " in nothing
     for path in FOLDER.glob("*.lua"):
-        if path.stem != "prelude":
-            source = used_of(prelude, path.read_text()) + path.read_text()
-            names = re.findall(r"^local function (\w+)", source, re.MULTILINE)
-            assert all(len(re.findall(rf"\b{name}\b", source)) > 1 for name in names)
+        source = used_of(prelude(), path.read_text()) + path.read_text()
+        names = re.findall(r"^local function (\w+)", source, re.MULTILINE)
+        assert all(len(re.findall(rf"\b{name}\b", source)) > 1 for name in names)
 
 
 async def test_a_bug_in_a_script_is_no_outage(redis_client: Redis) -> None:

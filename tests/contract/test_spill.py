@@ -9,7 +9,7 @@ from taskgate.contract.errors import IdempotencyConflict, QueueFull, QuotaExceed
 from taskgate.contract.models import UNLIMITED, Accepted, Limits, QueueLimits, Submission, TenantLimits
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
-from tests.conftest import Clock
+from tests.conftest import Clock, dead_letters
 from tests.contract.conftest import Hand, read, submission, submit
 
 SLOW = TenantLimits(rate_per_s=1)
@@ -51,7 +51,7 @@ async def test_a_task_too_many_is_a_dead_letter_that_was_never_queued(store: Sto
     }
     [event] = await store.events(task_id)
     assert json.loads(event.data) == {"status": "failed", "attempt": 0, "error": json.loads(record.error)}
-    assert await store.dead_letters("default") == [task_id]
+    assert await dead_letters(store) == [task_id]
     clock.advance(60_000)
     await store.promote(0)
     assert [task.id for task in await w1.claim(5)] == [first]

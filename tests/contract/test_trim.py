@@ -5,8 +5,9 @@ from redis.asyncio import Redis
 
 from taskgate.contract import keys
 from taskgate.contract.models import Finish
-from taskgate.contract.store import BATCH, Store
-from tests.conftest import Clock
+from taskgate.contract.script import BATCH
+from taskgate.contract.store import Store
+from tests.conftest import Clock, dead_letters
 from tests.contract.conftest import Hand, submission, submit
 from tests.contract.invariants import everything
 
@@ -37,10 +38,10 @@ async def test_a_dead_letter_is_kept_for_longer(store: Store, w1: Hand, clock: C
     await Hand(store, "w2").reap(w1)
     clock.advance(5 * RETENTION_MS - 1)
     assert await store.trim(0) == 0
-    assert set(await store.dead_letters("default")) == {finished.id, lost.id}
+    assert set(await dead_letters(store)) == {finished.id, lost.id}
     clock.advance(1)
     assert await store.trim(0) == 2
-    assert await store.dead_letters("default") == []
+    assert await dead_letters(store) == []
 
 
 async def test_every_way_to_end_leaves_no_key(

@@ -8,8 +8,9 @@ from redis.asyncio import Redis
 from taskgate.contract import keys
 from taskgate.contract.errors import ResultGone
 from taskgate.contract.models import Finish
+from taskgate.contract.script import BATCH
 from taskgate.contract.states import Status
-from taskgate.contract.store import BATCH, Store
+from taskgate.contract.store import Store
 from tests.conftest import Clock
 from tests.contract.conftest import LIMITS, Hand, read, submission, submit
 

@@ -6,6 +6,7 @@ import itertools
 import pytest
 
 from taskgate.contract.models import Limits
+from tests.conftest import dead_letters
 from tests.system.death_rig import accept, ended, error, events, read
 from tests.system.rig import FINAL, Rig
 
@@ -25,7 +26,7 @@ async def test_one_that_kills_its_process_group_ends_after_its_attempts(rig: Rig
     starts = sorted(run.start for run in rig.runs() if run.task_id == poison)
     assert len(starts) == 3
     assert all(later > earlier for earlier, later in itertools.pairwise(starts))
-    assert await rig.store.dead_letters("default") == [poison]
+    assert await dead_letters(rig.store) == [poison]
 
     await rig.store.redrive(poison, request_id="again", limits=Limits())
     [dead] = await ended(rig, poison)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.conftest import eventually
+from tests.conftest import dead_letters, eventually
 from tests.system.rig import Rig, Run, overlaps, task_children
 
 LONG = (pytest.mark.full, pytest.mark.timeout(400))
@@ -72,7 +72,7 @@ async def test_deploys_let_short_jobs_finish_and_move_long_ones_without_blame(
     ends = [await rig.ended(task_id, within_s=long_ms / 1000 + 30) for task_id in long]
     assert [(end["status"], end["attempt"]) for end in ends] == [("succeeded", 1)] * EACH
     assert overlaps(rig.runs(), {}) == []
-    assert await rig.store.dead_letters("default") == []
+    assert await dead_letters(rig.store) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])

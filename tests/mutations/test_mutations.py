@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from redis.asyncio import Redis
 
-from taskgate.contract.script import FOLDER
+from taskgate.contract.script import FOLDER, PRELUDE
 from tests.mutations.catalog import ROOT, Mutation, load
 
 MUTATIONS = load()
@@ -46,8 +46,9 @@ def _functions(path: str) -> set[str]:
 
 def _whole_script(name: str, broken: str) -> str:
     """The script as it is loaded; a broken prelude before one of those that use it."""
-    prelude, script = (FOLDER / "prelude.lua").read_text(), broken
-    if name == "prelude.lua":
-        prelude, script = broken, (FOLDER / "finish.lua").read_text()
+    parts = {part: (FOLDER / "prelude" / f"{part}.lua").read_text() for part in PRELUDE}
+    script = broken
+    if (part := name.removesuffix(".lua")) in parts:
+        parts[part], script = broken, (FOLDER / "finish.lua").read_text()
     shebang, _, body = script.partition("\n")
-    return f"{shebang}\n{prelude}{body}"
+    return "\n".join([shebang, *parts.values(), body])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from taskgate.contract.models import TaskRecord
-from tests.conftest import eventually
+from tests.conftest import dead_letters, eventually
 from tests.system.death_jobs import MIB
 from tests.system.death_rig import JOBS, accept, ended, error, events, read, started, whole
 from tests.system.rig import Rig, until_dead
@@ -64,7 +64,7 @@ async def test_every_death_is_told_with_its_cause_and_ends_as_a_dead_letter(jobs
         assert [data["error"]["kind"] for data in retried] == [wanted], "the first attempt counts, and is told"
     [record] = await ended(jobs, early)
     assert (record.status, record.attempt, error(record)["exit_code"]) == ("failed", 2, 11)
-    assert set(await jobs.store.dead_letters("default")) == {early, *ids.values()}
+    assert set(await dead_letters(jobs.store)) == {early, *ids.values()}
     if "segfault" in records:
         assert "in death" in error(records["segfault"])["stack"]
     for record in await ended(jobs, *bystanders):

@@ -12,7 +12,7 @@ local free_async = tonumber(ARGV[7]) -- int    free slots for async tasks
 local free_alone = tonumber(ARGV[8]) -- int    free slots for async tasks that must run alone
 local max_bytes = tonumber(ARGV[9]) -- int    payload bytes of one claim; at least one task is taken
 local retention_ms = tonumber(ARGV[10]) -- int    of tasks that turn out expired
-local shares = ARGV[11] -- string lines of tenant, weight and concurrency, as prelude.lua `share_of` reads them
+local shares = ARGV[11] -- string lines of tenant, weight and concurrency, as prelude/lanes.lua `share_of` reads them
 local served = cmsgpack.unpack(ARGV[12]) -- list   of {queue, type, kind, concurrency}, in the order queues are served
 
 if redis.call("HEXISTS", prefix .. "beats", worker) == 0 then
