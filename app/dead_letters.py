@@ -108,7 +108,7 @@ async def dead_letter(task_id: str, parts: Parts, who: Who) -> Response:
 async def redrive(request: Request, parts: Parts, who: Who) -> Response:
     """Up to 1,000 a request, oldest first: go on with `next_cursor` until it is null. What fails again meanwhile is
     left out. What finds no room stays a dead letter, and is counted. A repeat with the same `X-Request-ID` redrives
-    nothing twice.
+    nothing twice; with a filter it goes on with others.
     """
     body = _parsed(request, await request.body())
     sweeper = Sweeper(parts.store, tenant=who.tenant, limits=parts.limits, request_id=who.request_id)
@@ -126,7 +126,7 @@ async def redrive(request: Request, parts: Parts, who: Who) -> Response:
 @router.delete("/dead-letters", summary="Delete failed tasks", openapi_extra={"parameters": PURGE_PARAMETERS})
 async def purge(request: Request, parts: Parts, who: Who) -> Response:
     """Up to 1,000 a request, oldest first: go on with `next_cursor` until it is null. Only what had failed when the
-    first of these requests came. Needs a filter, or `all=true`.
+    first of these requests came. A repeat goes on with others. Needs a filter, or `all=true`.
     """
     query = request.query_params
     wanted = _wanted(query, PURGE_PARAMETERS)

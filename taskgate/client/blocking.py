@@ -36,9 +36,9 @@ T = TypeVar("T")
 class Client:
     """One service. May be shared by threads.
 
-    What may be repeated without a second effect (submissions, which carry an Idempotency-Key, redriving and deleting
-    many, waits, event streams, `queues`) is tried again for `patience_s`, at the time that `Retry-After` names;
-    `on_wait` is told before each wait. Everything else is sent once.
+    What may be repeated without a second effect (submissions, which carry an Idempotency-Key, waits, event streams,
+    `queues`; redriving and deleting many, but not so many or at a rate) is tried again for `patience_s`, at the time
+    that `Retry-After` names; `on_wait` is told before each wait. Everything else is sent once.
     """
 
     def __init__(
@@ -166,7 +166,8 @@ class Client:
     ) -> Redriven:
         """Give new attempts to up to 1,000 dead letters: those named, or that fit all filters (none: any of yours).
 
-        Go on with `next_cursor` until it is None; after a pause of `retry_after_s` where none was redriven.
+        Go on with `next_cursor` until it is None; after a pause of `retry_after_s` where none was redriven. With a
+        filter and `limit` or `rate_per_s` it is sent once: a repeat would go on with others.
         """
         return self._run(self._calls.redrive_letters(task_ids, filters, limit, rate_per_s, cursor))
 
@@ -178,7 +179,10 @@ class Client:
         cursor: str | None = None,
         **filters: Unpack[LetterFilters],
     ) -> Purged:
-        """Delete up to 1,000 dead letters that fit all filters, of which there must be one, or `everything`."""
+        """Delete up to 1,000 dead letters that fit all filters, of which there must be one, or `everything`.
+
+        With `limit` it is sent once: a repeat would delete others.
+        """
         return self._run(self._calls.purge_letters(filters, everything, limit, cursor))
 
     def _run(self, steps: Steps[T]) -> T:

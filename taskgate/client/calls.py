@@ -47,7 +47,7 @@ _LAST_LOOK_S = 0.5
 
 
 class Calls:
-    """What both clients can ask for. Only what has no second effect is sent again."""
+    """What both clients can ask for. Only what a repeat does not carry further than was asked is sent again."""
 
     def __init__(self, *, patience_s: float, on_wait: OnWait) -> None:
         self._patience_s = patience_s
@@ -120,18 +120,24 @@ class Calls:
         rate_per_s: float | None,
         cursor: str | None,
     ) -> Steps[Redriven]:
+        """Repeated, a filter finds the next ones: past a limit, and in a second row beside that of a rate."""
         which = {"filter": filters} if task_ids is None else {"ids": list(task_ids)}
         more = {"limit": limit, "rate_per_s": rate_per_s, "cursor": cursor}
         body = _json(which | {name: value for name, value in more.items() if value is not None})
         headers = {"Content-Type": "application/json", "X-Request-ID": str(uuid.uuid4())}
         request = Send("POST", "/dead-letters/redrive", headers=headers, content=body)
+        if task_ids is None and (limit is not None or rate_per_s is not None):
+            return redriven_of((yield request))
         return redriven_of((yield from self.patiently(request)))
 
     def purge_letters(
         self, filters: LetterFilters, everything: bool, limit: int | None, cursor: str | None
     ) -> Steps[Purged]:
         params = _params(**_texts(filters), all="true" if everything else None, limit=limit, cursor=cursor)
-        return purged_of((yield from self.patiently(Send("DELETE", "/dead-letters", params))))
+        request = Send("DELETE", "/dead-letters", params)
+        if limit is not None:  # repeated, it would delete as many others
+            return purged_of((yield request))
+        return purged_of((yield from self.patiently(request)))
 
     def poll(self, task_id: str, *, tag: str | None, hold_s: int) -> Steps[tuple[Task | None, str | None]]:
         """The task as it ended, or is where `tag` says else, or as it is `hold_s` later; its tag. None: not changed.

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from taskgate.client import Client, Unreachable
 from tests.cli.conftest import TASK_ID, Cli, Receiver, answer, hang_up, problem
+from tests.cli.drivers import CLIENTS
 from tests.cli.test_commands import FAILED, OTHER_ID, TASK
 
 ERROR = {"kind": "exception", "message": "boom", "traceback": "line one\n  line two", "stack": "in loop"}
@@ -128,6 +130,32 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_request_id(cli: Cli, re
     sent = {request.headers["x-request-id"] for request in receiver.requests}
     assert len(receiver.requests) == 3
     assert len(sent) == 1
+
+
+SOME: list[tuple[str, dict[str, Any]]] = [
+    ("redrive_letters", {"limit": 1}),
+    ("redrive_letters", {"kind": "crash", "rate_per_s": 5.0}),
+    ("purge_letters", {"kind": "crash", "limit": 1}),
+]
+
+
+@pytest.mark.parametrize("driver", CLIENTS)
+@pytest.mark.parametrize(("call", "options"), SOME)
+def test_so_many_or_at_a_rate_is_asked_for_once_since_a_repeat_would_take_others(
+    receiver: Receiver, driver: str, call: str, options: dict[str, Any]
+) -> None:
+    receiver.answers += [hang_up, redriven(1)]
+    client: Any = CLIENTS[driver](receiver.url, patience_s=5)
+    with client, pytest.raises(Unreachable):
+        getattr(client, call)(**options)
+    assert len(receiver.requests) == 1
+
+
+def test_those_that_are_named_are_asked_for_again_also_at_a_rate(receiver: Receiver) -> None:
+    receiver.answers += [hang_up, redriven(1)]
+    with Client(receiver.url, patience_s=5) as client:
+        assert client.redrive_letters([TASK_ID], rate_per_s=5.0).redriven == 1
+    assert len({request.headers["x-request-id"] for request in receiver.requests}) == 1
 
 
 def test_purge_deletes_until_nothing_is_left(cli: Cli, receiver: Receiver) -> None:
