@@ -35,7 +35,7 @@ class Claims:
     While there is more work than room, slots that become free drive the claims and nobody blocks on a marker; only a
     claim that got less than it asked for makes its kind hungry. A claim may run while the blocking pop is under way:
     when there is room for more than the pop waits for, a nudge ends it. A marker taken without room left is put back
-    by a claim of nothing, for the other supervisors.
+    by a claim of nothing in its partition, for the other supervisors.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Claims:
         self._hungry: set[str] = set()
         self._wake = asyncio.Event()
         self._waiting_for: frozenset[Served] = frozenset()
-        self._marker_taken = False
+        self._marked: set[int] = set()
+        """Partitions whose markers were taken, with no claim there since."""
         self.stopped = False
 
     def serve(self, served: Sequence[Served]) -> None:
@@ -107,8 +108,9 @@ class Claims:
             self._waiting_for = self._wanted()
             marks = [(partition, each) for partition in self._store.partitions for each in sorted(self._waiting_for)]
             try:
-                if await self._blocking.wait_for_work(marks, worker_id=self._worker_id, timeout_s=BLOCK_S):
-                    self._marker_taken = True
+                partition = await self._blocking.wait_for_work(marks, worker_id=self._worker_id, timeout_s=BLOCK_S)
+                if partition is not None:
+                    self._marked.add(partition)
                     self._wake.set()
             except StoreUnavailable as error:
                 log.warning("wake markers cannot be watched", error=str(error))
@@ -127,9 +129,9 @@ class Claims:
         room = self._room()
         wanted = {SYNC: room.sync, FRESH: _fresh(room), ASYNC: room.asynchronous, ALONE: room.alone}
         asked = {kind: free for kind, free in wanted.items() if free > 0}
-        if not self._served or not (asked or self._marker_taken):
+        if not self._served or not (asked or partition in self._marked):
             return False
-        self._marker_taken = False
+        self._marked.discard(partition)  # not later: another may be taken while the claim is under way
         # What an answer past this deadline tells of may have been reaped meanwhile, whatever beats have come since.
         deadline_ns = self._lease.deadline_ns
         claimed = await self._store.claim(

@@ -408,15 +408,17 @@ class Store(Reading):
         for partition in self.partitions:
             await self._command("SET", f"{keys.prefix(partition)}probe", 1, "PX", 60_000)
 
-    async def wait_for_work(self, marks: Sequence[tuple[int, Served]], *, worker_id: str, timeout_s: float) -> bool:
-        """Block until one of the wake markers appears, and take it. False on a nudge or after `timeout_s`.
+    async def wait_for_work(
+        self, marks: Sequence[tuple[int, Served]], *, worker_id: str, timeout_s: float
+    ) -> int | None:
+        """Block until a wake marker appears, and take it: its partition. None on a nudge or after `timeout_s`.
 
         The client's socket timeout must lie above `timeout_s`.
         """
         nudge = keys.nudge(0, worker_id)
-        names = [keys.wake(partition, served.queue, served.type) for partition, served in marks]
-        popped = await self._command("BLPOP", nudge, *names, timeout_s)
-        return popped is not None and popped[0] != nudge.encode()
+        partitions = {keys.wake(at, served.queue, served.type).encode(): at for at, served in marks}
+        popped = await self._command("BLPOP", nudge, *partitions, timeout_s)
+        return partitions.get(popped[0]) if popped else None
 
     async def nudge(self, worker_id: str) -> None:
         """End this supervisor's `wait_for_work`: it should wait for other markers."""

@@ -173,16 +173,16 @@ async def test_types_are_announced_under_name_and_schema(store: Store) -> None:
 
 async def test_a_marker_ends_the_wait_and_is_taken(store: Store, redis_client: Redis) -> None:
     marks = [(0, Served("default", "echo", "sync")), (0, Served("default", "other", "sync"))]
-    assert not await store.wait_for_work(marks, worker_id="w1", timeout_s=0.01)
+    assert await store.wait_for_work(marks, worker_id="w1", timeout_s=0.01) is None
     [task_id] = await submit(store, submission("other"))
-    assert await store.wait_for_work(marks, worker_id="w1", timeout_s=5)
+    assert await store.wait_for_work(marks, worker_id="w1", timeout_s=5) == 0
     assert not await redis_client.exists(keys.wake(0, "default", "other"))
     await store.cancel(task_id)
 
 
 async def test_a_nudge_ends_the_wait_without_work(store: Store) -> None:
     await store.nudge("w1")
-    assert not await store.wait_for_work([(0, Served("default", "echo", "sync"))], worker_id="w1", timeout_s=60)
+    assert await store.wait_for_work([(0, Served("default", "echo", "sync"))], worker_id="w1", timeout_s=60) is None
 
 
 async def test_a_probe_is_a_write(store: Store, redis_client: Redis) -> None:

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from redis.asyncio import Redis
 
+from taskgate.contract import keys
+from taskgate.contract.ids import new_task_id
 from taskgate.contract.models import Claimed
 from taskgate.contract.store import Store
 from tests.conftest import Server
-from tests.contract.conftest import SERVED, Hand, submit
+from tests.contract.conftest import SERVED, Hand, submission, submit, worker_info
 from tests.workers.conftest import until
 from workers.claims import Claims, Room
 from workers.guard_client import GuardClient
@@ -99,3 +101,43 @@ async def test_no_more_is_claimed_than_there_is_room_for(claims: Claims, store: 
     await submit(store)
     await claims._claim_all()
     assert len(taken.tasks) == 1
+
+
+@pytest.mark.parametrize("room", [0, 1])
+async def test_a_marker_taken_without_room_is_put_back_in_its_partition(
+    own_server: Server, lease: Lease, taken: Taken, room: int
+) -> None:
+    """Also where the claim in a partition before it fills the room."""
+    sizes = [1]
+    async with (
+        Redis.from_url(own_server.url, protocol=2) as client,
+        Redis.from_url(own_server.url, protocol=2) as other,
+    ):
+        store = Store(client, partitions=2)
+        for partition in store.partitions:
+            await store.beat(partition, worker_info("w1"), held=[], served=SERVED)
+        claims = Claims(
+            store,
+            Store(other, partitions=2),
+            lease,
+            worker_id="w1",
+            lease_ms=60_000,
+            room=lambda: Room(sizes[0] - len(taken.tasks), 0, 0, 0),
+            take=taken.take,
+        )
+        claims.serve(SERVED)
+        await claims._claim_all()  # which finds nothing, so that markers are waited for
+        listening = asyncio.ensure_future(claims.listen())
+        await until(lambda: claims._waiting_for)
+        sizes[0] = 0
+        await submit(store, submission(id=new_task_id(1)))
+        await until(lambda: claims._wake.is_set() and not claims._waiting_for)
+        sizes[0] = room
+        if room:
+            await submit(store, submission(id=new_task_id(0)))
+        assert not await client.exists(keys.wake(1, "default", "echo"))
+        await claims._claim_all()
+        assert await client.exists(keys.wake(1, "default", "echo"))
+        assert len(taken.tasks) == room
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
