@@ -475,7 +475,19 @@ class Reference:
 
     def _enqueue(self, task: Task) -> None:
         task.status, task.blocked = Status.QUEUED, True
-        task.blocked = task.group is not None and self._places_taken(task.group) >= task.at_a_time
+        if task.group is None or self._places_taken(task.group) < task.at_a_time:
+            task.blocked = False
+            return
+        queued = [
+            each
+            for each in self.tasks.values()
+            if each.group == task.group and each.status is Status.QUEUED and each is not task
+        ]
+        if any(each.blocked and each.score <= task.score for each in queued):
+            return
+        last = max((each for each in queued if not each.blocked), key=lambda each: each.order, default=task)
+        if last.score > task.score:  # which waits in its stead
+            last.blocked, task.blocked = True, False
 
     def _places_taken(self, group: Group) -> int:
         return sum(

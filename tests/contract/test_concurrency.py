@@ -162,9 +162,12 @@ async def test_tasks_that_nobody_serves_fail_also_behind_a_key(store: Store, w1:
 
 
 async def test_higher_priority_has_the_next_place(store: Store, w1: Hand) -> None:
-    await submit(store, keyed(), keyed(priority=0))
+    await submit(store, keyed(priority=0))
+    running = await w1.claim_one()
+    await submit(store, keyed(priority=0))
     [urgent] = await submit(store, keyed(priority=9))
-    await w1.finish(await w1.claim_one())
+    assert await w1.claim(sync=9) == []
+    await w1.finish(running)
     assert (await w1.claim_one()).id == urgent
 
 
@@ -190,3 +193,60 @@ async def test_a_task_without_a_key_has_no_field_for_it(store: Store, w1: Hand, 
     [task_id] = await submit(store)
     await w1.claim_one()
     assert not await redis_client.hexists(keys.task(0, task_id), "ckey")
+
+
+async def test_a_higher_priority_takes_the_place_of_one_that_is_ready(store: Store, w1: Hand) -> None:
+    early, late = await submit(store, keyed(priority=0), keyed(priority=0))
+    [urgent] = await submit(store, keyed(priority=9))
+    order = []
+    for _ in range(3):
+        [task] = await w1.claim(sync=9)
+        order.append(task.id)
+        await w1.finish(task)
+    assert order == [urgent, early, late]
+
+
+async def test_it_takes_that_of_the_last_of_them(store: Store, w1: Hand) -> None:
+    first, second, third = await submit(store, *(keyed(priority=priority, concurrency=3) for priority in (5, 0, 1)))
+    [running] = await w1.claim(sync=1)
+    assert running.id == first
+    [urgent] = await submit(store, keyed(priority=9, concurrency=3))
+    assert [task.id for task in await w1.claim(sync=9)] == [urgent, third]
+    await w1.finish(running)
+    assert [task.id for task in await w1.claim(sync=9)] == [second]
+
+
+async def test_a_higher_priority_goes_before_what_waits_in_a_queue_that_nobody_serves(
+    store: Store, w1: Hand, redis_client: Redis
+) -> None:
+    """Nothing stays of the queue's orders while its only task waits for a place."""
+    [unserved] = await submit(store, keyed(queue="nobodys"))
+    [urgent] = await submit(store, keyed(priority=9))
+    assert not await redis_client.exists(keys.wake(0, "nobodys", "echo"))
+    task = await w1.claim_one()
+    assert task.id == urgent
+    await w1.finish(task)
+    assert await redis_client.exists(keys.wake(0, "nobodys", "echo"))
+    [task] = await w1.claim(served=[Served("nobodys", "echo", "sync")])
+    assert task.id == unserved
+
+
+async def test_nobody_passes_one_that_waits_for_a_place_longer(store: Store, w1: Hand) -> None:
+    """Also where the place is kept by one of a lower priority, which was handed back."""
+    await submit(store, keyed(priority=0))
+    running = await w1.claim_one()
+    [waits] = await submit(store, keyed(priority=9))
+    await w1.hand_back(running)
+    [comes] = await submit(store, keyed(priority=9))
+    order = []
+    for _ in range(3):
+        task = await w1.claim_one()
+        order.append(task.id)
+        await w1.finish(task)
+    assert order == [running.id, waits, comes]
+
+
+async def test_where_more_places_are_taken_than_are_looked_at_it_waits(store: Store, w1: Hand) -> None:
+    await submit(store, *(keyed(priority=0, concurrency=65) for _ in range(65)))
+    [urgent] = await submit(store, keyed(priority=9, concurrency=65))
+    assert urgent not in [task.id for task in await w1.claim(sync=99)]

@@ -1,6 +1,7 @@
 -- The fair orders: lanes and tenants, limits on what runs, concurrency keys, and what is due.
 local NEW = -1 -- virtual time of a lane that no claim has seen yet
 local BEHIND = 1 / 8 -- so much virtual time is a newcomer behind whoever had the last turn: next, but not without end before others
+local PLACES_COMPARED = 64 -- of a concurrency key; where more are taken, a newcomer waits whatever its priority
 
 local woken = {}
 
@@ -42,53 +43,6 @@ local function key_of(place, ckey)
     local most, hash = string.match(ckey, "^(%d+):(.+)$")
     local name = type_of(lane_type) .. ":" .. tenant .. ":" .. hash
     return prefix .. "places:" .. name, prefix .. "blocked:" .. name, tonumber(most)
-end
-
--- Whether a task of a concurrency key has one of its places; it takes a free one.
-local function take_place(id, place, ckey)
-    local places_key, _, most = key_of(place, ckey)
-    if redis.call("SISMEMBER", places_key, id) == 1 then
-        return true
-    end
-    return redis.call("SCARD", places_key) < most and redis.call("SADD", places_key, id) == 1
-end
-
--- Queue a task; without a place of its concurrency key (`ckey`: the record's field, false for none) it waits for one.
-local function enqueue(id, place, score, ckey)
-    if ckey and not take_place(id, place, ckey) then
-        local _, blocked_key = key_of(place, ckey)
-        redis.call("ZADD", blocked_key, score, id)
-        return
-    end
-    redis.call("ZADD", prefix .. "ready:" .. place, score, id)
-    if entered[place] then
-        return
-    end
-    entered[place] = true
-    local queue, lane_type, tenant = place_parts(place)
-    local lane = queue .. ":" .. lane_type
-    if redis.call("ZSCORE", prefix .. "lane:" .. lane, tenant) then
-        wake(queue, lane_type)
-    elseif redis.call("SISMEMBER", prefix .. "capped:" .. tenant, lane) == 0 then
-        enter(queue, lane_type, tenant)
-    end
-end
-
--- A task of a concurrency key needs its place no more, or does not wait for one: the next of those that do have it.
-local function give_place(id, place, ckey)
-    local places_key, blocked_key = key_of(place, ckey)
-    redis.call("SREM", places_key, id)
-    local next_id = redis.call("ZRANGE", blocked_key, 0, 0)[1]
-    while next_id do
-        local f = redis.call("HMGET", prefix .. "task:" .. next_id, "place", "score", "ckey")
-        local _, _, most = key_of(f[1], f[3])
-        if redis.call("SCARD", places_key) >= most then
-            return
-        end
-        redis.call("ZREM", blocked_key, next_id)
-        enqueue(next_id, f[1], f[2], f[3])
-        next_id = redis.call("ZRANGE", blocked_key, 0, 0)[1]
-    end
 end
 
 -- A tenant leaves a lane, which remembers its virtual time. Nothing of an empty lane stays, its marker neither: clients
@@ -142,6 +96,98 @@ local function leave_if_empty(place, time)
         redis.call("SREM", prefix .. "capped", tenant)
     end
     return true, false
+end
+
+-- Of a concurrency key's tasks that are ready: the one that would be claimed last, its score and its place; nil: all of
+-- them run, or they are too many to look at.
+local function last_ready(places_key)
+    local last, last_score, last_place
+    if redis.call("SCARD", places_key) > PLACES_COMPARED then
+        return nil
+    end
+    for _, id in ipairs(redis.call("SMEMBERS", places_key)) do
+        local f = redis.call("HMGET", prefix .. "task:" .. id, "status", "score", "place")
+        local score = tonumber(f[2])
+        if f[1] == "queued" and (not last or score > last_score or score == last_score and id > last) then
+            last, last_score, last_place = id, score, f[3]
+        end
+    end
+    return last, last_score, last_place
+end
+
+-- Whether a task of a concurrency key has one of its places: it takes a free one, or that of a ready task that comes
+-- after it, which then waits in its stead. Also the place (queue, type, tenant) where such a one was ready.
+local function take_place(id, place, score, ckey)
+    local places_key, blocked_key, most = key_of(place, ckey)
+    if redis.call("SISMEMBER", places_key, id) == 1 then
+        return true
+    end
+    if redis.call("SCARD", places_key) < most then
+        redis.call("SADD", places_key, id)
+        return true
+    end
+    local first_score = tonumber(redis.call("ZRANGE", blocked_key, 0, 0, "WITHSCORES")[2])
+    if first_score and first_score <= score then
+        return false -- and it comes after all that have a place, so the newcomer does, too
+    end
+    local last, last_score, last_place = last_ready(places_key)
+    if not last or last_score <= score then
+        return false
+    end
+    redis.call("SREM", places_key, last)
+    redis.call("SADD", places_key, id)
+    redis.call("ZREM", prefix .. "ready:" .. last_place, last)
+    redis.call("ZADD", blocked_key, last_score, last)
+    return true, last_place
+end
+
+-- What is ready at a place may be claimed.
+local function show(place)
+    if entered[place] then
+        return
+    end
+    entered[place] = true
+    local queue, lane_type, tenant = place_parts(place)
+    local lane = queue .. ":" .. lane_type
+    if redis.call("ZSCORE", prefix .. "lane:" .. lane, tenant) then
+        wake(queue, lane_type)
+    elseif redis.call("SISMEMBER", prefix .. "capped:" .. tenant, lane) == 0 then
+        enter(queue, lane_type, tenant)
+    end
+end
+
+-- Queue a task; without a place of its concurrency key (`ckey`: the record's field, false for none) it waits for one.
+local function enqueue(id, place, score, ckey)
+    local has_place, left = true, nil
+    if ckey then
+        has_place, left = take_place(id, place, tonumber(score), ckey)
+    end
+    if not has_place then
+        redis.call("ZADD", select(2, key_of(place, ckey)), score, id)
+        return
+    end
+    redis.call("ZADD", prefix .. "ready:" .. place, score, id)
+    show(place)
+    if left then
+        leave_if_empty(left)
+    end
+end
+
+-- A task of a concurrency key needs its place no more, or does not wait for one: the next of those that do have it.
+local function give_place(id, place, ckey)
+    local places_key, blocked_key = key_of(place, ckey)
+    redis.call("SREM", places_key, id)
+    local next_id = redis.call("ZRANGE", blocked_key, 0, 0)[1]
+    while next_id do
+        local f = redis.call("HMGET", prefix .. "task:" .. next_id, "place", "score", "ckey")
+        local _, _, most = key_of(f[1], f[3])
+        if redis.call("SCARD", places_key) >= most then
+            return
+        end
+        redis.call("ZREM", blocked_key, next_id)
+        enqueue(next_id, f[1], f[2], f[3])
+        next_id = redis.call("ZRANGE", blocked_key, 0, 0)[1]
+    end
 end
 
 local function dequeue(id, place)
