@@ -1,5 +1,6 @@
-"""`GET /queues`: what waits, runs and died, how fast it moves, within which limits and shares; at most a second old."""
+"""`GET /queues`: what waits, runs and died, how fast it moves, within which limits and shares."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from taskgate.policy import OTHERS
 from taskgate.settings import Settings
 
 TENANTS_SHOWN = 20
+_NOTHING = QueueLook(dead=0, oldest_ms=None, beyond={}, ready=[])
 
 
 class LimitView(msgspec.Struct, kw_only=True):
@@ -110,14 +112,14 @@ class _Depth(NamedTuple):
         counted = ("waiting", "scheduled", "retrying", "running", "bytes")
         waiting, scheduled, retrying, running, size = (look.count(f"{what}:{kind}:{name}") for what in counted)
         queued = max(0, waiting - scheduled - retrying)
-        rate = look.rates.get(name if kind == "queue" else f"tenant:{name}")
+        rate = look.rate(name if kind == "queue" else f"tenant:{name}")
         wait_s = queued / rate if rate else None if queued else 0.0
         return cls(waiting, queued, scheduled, retrying, running, size, rate, wait_s)
 
 
 class Queues:
-    """What a tenant may see of the queues: where several share the service, no other's name, and no queue that only
-    others have named.
+    """What a tenant may see of the queues: where several share the service, no other's name, and of the queues that
+    clients have named only those where tasks of its own stand ready.
     """
 
     def __init__(self, store: Store, types: TypeRegistry, settings: Settings) -> None:
@@ -130,20 +132,24 @@ class Queues:
         """`queue`: only that one."""
         look = await self._looks.fresh()
         if queue is not None:
-            look = await self._only(queue, tenant, look)
+            look = await self._only(queue, look)
         found = await self._looks.of(tenant, look) if self._apart else look.found
-        names = [name for name in look.names if not self._apart or name in look.operated or found[name].ready]
+        names = [name for name in look.names if not self._apart or name in look.operated or name in found]
+        items = []
+        for name in names:
+            items.append(self._queue(name, look, found.get(name, _NOTHING)))
+            await asyncio.sleep(0)  # many queues of many types would hold others up
         return QueuesView(
-            items=[self._queue(name, look, found[name]) for name in names],
+            items=items,
             more_queues=0 if self._apart else look.beyond,
             tenant=self._tenant(tenant, look),
         )
 
-    async def _only(self, queue: str, tenant: str, look: Look) -> Look:
+    async def _only(self, queue: str, look: Look) -> Look:
         """Also where it is one of those that were not looked at; empty where there is no such queue."""
         found = dict(look.found)
-        if queue not in found and look.beyond and f"waiting:queue:{queue}" in look.usage:
-            found |= await self._looks.one(queue, tenant)
+        if queue not in found and look.beyond and look.count(f"waiting:queue:{queue}"):
+            found |= await self._looks.one(queue)
         return look._replace(names=[queue] if queue in found else [], beyond=0, found=found)
 
     def _queue(self, name: str, look: Look, found: QueueLook) -> QueueView:

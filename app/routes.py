@@ -205,11 +205,13 @@ async def queues(
     who: Who,
     queue: Annotated[str | None, Query(description="only that one")] = None,
 ) -> Response:
-    """Those with most waiting first, as of at most a second ago. `limits` are those in force, with what is used of each
-    (tasks, bytes, seconds); `estimated_wait_ms` is how long what waits now takes to leave at the rate measured.
+    """Those with most waiting first, as of at most a second ago; where reading takes over 0.1 s, it is good for ten
+    times as long, up to 30 s. `limits` are those in force, with what is used of each (tasks, bytes, seconds);
+    `estimated_wait_ms` is how long what waits now takes to leave at the rate measured.
 
     `tenants`: the 20 of whom most is ready, and their share of what runs next. Where TASKGATE_TENANT_HEADER separates
-    tenants, a caller sees itself there, and only queues that the service or it itself has named. `tenant`: the caller.
+    tenants, a caller sees itself there, and of the queues that the service has not named only those where tasks of its
+    own are ready to start: not where all are scheduled, running, kept back by a key, or dead. `tenant`: the caller.
     """
     return _json(await parts.queues.view(who.tenant, queue))
 

@@ -1,6 +1,7 @@
 """`GET /queues`: depth by state, age, speed, limits and shares; and nothing of another tenant's."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from redis.asyncio import Redis
 
 from app import looks
 from app.door import Door
+from taskgate.contract import keys
 from taskgate.contract.models import Served
 from taskgate.contract.shares import Share, shares
 from tests.api.conftest import Worker, client_of, submit
@@ -42,6 +44,7 @@ concurrency = 7
 @pytest.fixture(autouse=True)
 def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looks, "FRESH_S", 0.0)
+    monkeypatch.setattr(looks, "REST", 0)
 
 
 @pytest.fixture
@@ -49,6 +52,9 @@ def policy_file(tmp_path: Path) -> str:
     path = tmp_path / "policy.toml"
     path.write_text(POLICY)
     return str(path)
+
+
+TASK = {"type": "any", "payload": 1}
 
 
 async def queue_of(http: httpx.AsyncClient, name: str = "default", **headers: str) -> dict[str, Any]:
@@ -235,10 +241,78 @@ async def test_a_second_look_costs_redis_nothing(
         assert (await http.get("/queues")).json() == first
         assert "cmdstat_evalsha" not in await redis_client.info("commandstats")
     async with client_of(gateway_of(tenant_header="X-Tenant")) as http:
+        for tenant in ("a", "b"):
+            assert (await http.post("/tasks", json=TASK, headers={"X-Tenant": tenant})).status_code == 202
+        await redis_client.config_resetstat()
         for _ in range(3):
-            for tenant in ("a", "b"):
+            for tenant in ("a", "b", "idle"):
                 await http.get("/queues", headers={"X-Tenant": tenant})
-        assert (await redis_client.info("commandstats"))["cmdstat_evalsha"]["calls"] == 3, "one of all, one of each"
+        calls = (await redis_client.info("commandstats"))["cmdstat_evalsha"]["calls"]
+        assert calls == 3, "one of all, one of each who has tasks"
+
+
+async def test_many_at_once_share_one_reading(
+    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis
+) -> None:
+    """However long it takes, of everything, of one's own, and of a queue that is not looked at otherwise."""
+    async with client_of(gateway_of(tenant_header="X-Tenant")) as http, client_of(gateway_of()) as operator:
+        for n in range(130):
+            task = TASK | {"queue": f"q{n:03}"}
+            assert (await http.post("/tasks", json=task, headers={"X-Tenant": "a"})).status_code == 202
+
+        async def calls(client: httpx.AsyncClient, **params: str) -> int:
+            await redis_client.config_resetstat()
+            asked = (client.get("/queues", params=params, headers={"X-Tenant": "a"}) for _ in range(20))
+            assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+            return int((await redis_client.info("commandstats"))["cmdstat_evalsha"]["calls"])
+
+        assert await calls(operator) == 16, "a call looks at 8 queues: it holds Redis up"
+        assert await calls(http) == 16 + 16
+        assert await calls(operator, queue="q129") == 16 + 1
+        assert await calls(http, queue="q129") == 16 + 1 + 1
+
+
+async def test_a_dear_reading_is_good_for_longer_within_a_bound(
+    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "REST", 10_000)
+    async with client_of(gateway_of()) as http:
+        first = (await http.get("/queues")).json()
+        await submit(http)
+        assert (await http.get("/queues")).json() == first
+    monkeypatch.setattr(looks, "OLDEST_S", 0.0)
+    async with client_of(gateway_of()) as http:
+        first = (await http.get("/queues")).json()
+        await submit(http)
+        assert (await http.get("/queues")).json() != first, "but never longer than a bound"
+
+
+async def test_a_crowd_of_tenants_does_not_hold_the_gateway_up(
+    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have their turn between any two parts of what is gone through."""
+    tenants = 5_000
+    await redis_client.hset(keys.usage(0), mapping={f"waiting:tenant:t{n}": n for n in range(tenants)})
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def gathered() -> tuple[Sequence[str], int]:
+        usage = await worker.store.usage(0)
+        running = asyncio.create_task(other())
+        before = turns
+        _, waiting = await looks._gathered([usage])
+        first = await looks._first(3, waiting, lambda tenant: (-waiting[tenant], tenant))
+        running.cancel()
+        return first, turns - before
+
+    first, others = await gathered()
+    assert first == ["t4999", "t4998", "t4997"]
+    assert others >= 8
 
 
 async def test_partitions_are_added_up(gateway_of: Callable[..., Door], worker: Worker) -> None:
