@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, UnsetType
 from starlette.datastructures import QueryParams
 
-from app import listing
+from app import filters, listing
 from app.envelope import fault, invalid
 from app.errors import Fault, Problem
+from app.filters import Wanted
 from app.letter import letter_view
-from app.listing import Wanted
 from app.routes import Parts, Who, listed
 from app.submit import is_json
 from app.sweeps import MOST, Sweeper, place_of
@@ -25,18 +25,18 @@ from taskgate.contract.states import Status
 router = APIRouter(tags=["dead letters"])
 
 _FILTERS = [
-    listing.BY_QUEUE,
-    listing.BY_TYPE,
-    listing.parameter("kind", listing.TEXT, "of its error: exception, timeout, crash, memory, lost, overflow, …"),
-    listing.parameter("after", listing.TIME, "ended then or later"),
-    listing.parameter("before", listing.TIME, "ended before then"),
+    filters.BY_QUEUE,
+    filters.BY_TYPE,
+    filters.parameter("kind", filters.TEXT, "of its error: exception, timeout, crash, memory, lost, overflow, …"),
+    filters.parameter("after", filters.TIME, "ended then or later"),
+    filters.parameter("before", filters.TIME, "ended before then"),
 ]
-PARAMETERS = [*_FILTERS, listing.LIMIT, listing.CURSOR]
+PARAMETERS = [*_FILTERS, filters.LIMIT, filters.CURSOR]
 PURGE_PARAMETERS = [
     *_FILTERS,
-    listing.parameter("all", {"type": "string", "enum": ["true"]}, "instead of filters: really all"),
-    listing.parameter("limit", {"type": "integer", "minimum": 1, "default": MOST}, f"more than {MOST} is that"),
-    listing.parameter("cursor", listing.TEXT, "`next_cursor` of the answer before, with the same filters"),
+    filters.parameter("all", {"type": "string", "enum": ["true"]}, "instead of filters: really all"),
+    filters.parameter("limit", {"type": "integer", "minimum": 1, "maximum": MOST, "default": MOST}),
+    filters.parameter("cursor", filters.TEXT, "`next_cursor` of the answer before, with the same filters"),
 ]
 
 
@@ -50,9 +50,9 @@ class LetterFilter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     type: _Name | UnsetType = UNSET
     kind: _Name | UnsetType = UNSET
     """Of the error."""
-    after: listing.Time | UnsetType = UNSET
+    after: filters.Time | UnsetType = UNSET
     """Ended then or later."""
-    before: listing.Time | UnsetType = UNSET
+    before: filters.Time | UnsetType = UNSET
     """Ended before then; at most now."""
 
     def wanted(self) -> Wanted:
@@ -61,8 +61,8 @@ class LetterFilter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             queue=self.queue or "",
             type=self.type or "",
             kind=self.kind or "",
-            after_ms=None if self.after is UNSET else listing.unix_ms(self.after),
-            before_ms=None if self.before is UNSET else listing.unix_ms(self.before),
+            after_ms=None if self.after is UNSET else filters.unix_ms(self.after),
+            before_ms=None if self.before is UNSET else filters.unix_ms(self.before),
         )
 
 
@@ -88,7 +88,7 @@ async def dead_letters(request: Request, parts: Parts, who: Who) -> Response:
     query = request.query_params
     wanted, cursor = _wanted(query, PARAMETERS), query.get("cursor")
     start = Mark(wanted.before_ms) if cursor is None else listing.read_cursor(cursor, wanted, who.tenant)
-    return await listed(request, parts, who, wanted, start=start, limit=listing.limit_of(query))
+    return await listed(request, parts, who, wanted, start=start, limit=filters.limit_of(query))
 
 
 @router.get("/dead-letters/{task_id}", summary="A failed task with the history of its attempts")
@@ -117,7 +117,7 @@ async def redrive(request: Request, parts: Parts, who: Who) -> Response:
         if body.filter is UNSET:
             return _json(await sweeper.redrive_ids(body.ids or [], rate_per_s=rate_per_s))
         wanted = body.filter.wanted()
-        place = await place_of(parts.store, wanted, who.tenant, body.cursor or None)
+        place = await place_of(parts.store, "redrive", wanted, who.tenant, body.cursor or None)
         return _json(await sweeper.redrive(wanted, place, limit=body.limit, rate_per_s=rate_per_s))
     finally:
         _forget(parts, sweeper)
@@ -134,24 +134,36 @@ async def purge(request: Request, parts: Parts, who: Who) -> Response:
         raise Problem("bad-request", "`all` is `true`, or not given.")
     if (wanted == Wanted(letters=True)) != ("all" in query):
         raise Problem("bad-request", "Give filters, or `all=true` for really all.")
-    place = await place_of(parts.store, wanted, who.tenant, query.get("cursor"))
+    limit = _limit_of(query)
+    place = await place_of(parts.store, "purge", wanted, who.tenant, query.get("cursor"))
     sweeper = Sweeper(parts.store, tenant=who.tenant, limits=parts.limits, request_id=who.request_id)
     try:
-        return _json(await sweeper.purge(wanted, place, limit=listing.limit_of(query, MOST, default=MOST)))
+        return _json(await sweeper.purge(wanted, place, limit=limit))
     finally:
         _forget(parts, sweeper)
 
 
-def _wanted(query: QueryParams, parameters: listing.Parameters) -> Wanted:
-    listing.check_names(query, [each["name"] for each in parameters])
+def _wanted(query: QueryParams, parameters: filters.Parameters) -> Wanted:
+    filters.check_names(query, [each["name"] for each in parameters])
     return Wanted(
         letters=True,
-        queue=listing.name_of(query, "queue"),
-        type=listing.name_of(query, "type"),
-        kind=listing.name_of(query, "kind"),
-        after_ms=listing.time_ms_of(query, "after"),
-        before_ms=listing.time_ms_of(query, "before"),
+        queue=filters.name_of(query, "queue"),
+        type=filters.name_of(query, "type"),
+        kind=filters.name_of(query, "kind"),
+        after_ms=filters.time_ms_of(query, "after"),
+        before_ms=filters.time_ms_of(query, "before"),
     )
+
+
+def _limit_of(query: QueryParams) -> int:
+    """As in the body of a redrive."""
+    given = query.get("limit", str(MOST))
+    if not (given.isascii() and given.isdigit()):
+        raise Problem("bad-request", f"`limit` is a number from 1 to {MOST}.")
+    limit = int(given[:9])
+    if not 1 <= limit <= MOST:
+        raise invalid(Fault("#/limit", f"from 1 to {MOST}", "out-of-range"))
+    return limit
 
 
 def _parsed(request: Request, raw: bytes) -> RedriveBody:

@@ -166,13 +166,16 @@ _REFUSED = {
 }
 
 
-def _refused(error: errors.Refused) -> Problem:
+def retry_after_s(error: errors.Refused) -> int:
     """Whole seconds, a little later than room is expected, so that callers do not come at once."""
-    wait_s = max(1, math.ceil(error.retry_after_s * random.uniform(1, 1.2)))
+    return max(1, math.ceil(error.retry_after_s * random.uniform(1, 1.2)))
+
+
+def _refused(error: errors.Refused) -> Problem:
     return Problem(
         _REFUSED[type(error)],
         str(error),
-        retry_after_s=wait_s,
+        retry_after_s=retry_after_s(error),
         headers={} if error.room is None else rate_limits.refused(error, error.room),
         limit=error.limit,
         queue=error.queue,

@@ -1,43 +1,37 @@
 """`GET /tasks`: a tenant's tasks, newest first, by filters; how far one page looks is bounded, whatever it finds."""
 
 import asyncio
-import hashlib
 import math
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections import Counter
-from collections.abc import Collection
-from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 from starlette.datastructures import QueryParams
 
+from app.cursors import Ms, sealed, unsealed
 from app.errors import Problem
-from taskgate.contract.ids import NAME_RULE, is_name
+from app.filters import (
+    BY_QUEUE,
+    BY_TYPE,
+    CURSOR,
+    LIMIT,
+    METADATA,
+    TEXT,
+    TIME,
+    Parameters,
+    Wanted,
+    check_names,
+    is_metadata,
+    limit_of,
+    name_of,
+    parameter,
+    time_ms_of,
+)
 from taskgate.contract.models import Mark, TaskRecord
 from taskgate.contract.script import BATCH
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 
-DEFAULT_LIMIT, MAX_LIMIT = 50, 200
 SCANNED_A_PAGE = 1_000
 
-Parameters = list[dict[str, Any]]
-
-
-def parameter(name: str, schema: dict[str, Any], description: str = "") -> dict[str, Any]:
-    """As OpenAPI describes it."""
-    return {"name": name, "in": "query", "schema": schema, "description": description}
-
-
-TEXT: dict[str, Any] = {"type": "string"}
-TIME: dict[str, Any] = {"type": "string", "format": "date-time"}
-BY_TYPE = parameter("type", TEXT, "task type")
-BY_QUEUE = parameter("queue", TEXT)
-LIMIT = parameter(
-    "limit", {"type": "integer", "minimum": 1, "default": DEFAULT_LIMIT}, f"more than {MAX_LIMIT} is that"
-)
-CURSOR = parameter("cursor", TEXT, "`next_cursor` of the page before, with the same filters")
 PARAMETERS: Parameters = [
     parameter("status", TEXT, "one or more, with commas"),
     BY_TYPE,
@@ -49,47 +43,7 @@ PARAMETERS: Parameters = [
     CURSOR,
 ]
 
-_SEAL_BYTES = 9
-_METADATA = "metadata."
 _KNOWN = {each["name"] for each in PARAMETERS}
-Time = Annotated[datetime, msgspec.Meta(tz=True)]
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tasks a list shows. `letters`: dead letters alone, by the time of their end instead of their creation."""
-
-    letters: bool = False
-    statuses: tuple[str, ...] = ()
-    type: str = ""
-    queue: str = ""
-    kind: str = ""
-    """Of its error."""
-    after_ms: int | None = None
-    before_ms: int | None = None
-    metadata: tuple[tuple[str, str], ...] = ()
-
-    def fits(self, record: TaskRecord) -> bool:
-        """Looked at again as it was read: it may have moved on since the page was made."""
-        return (
-            (not self.letters or record.status is Status.FAILED)
-            and (not self.statuses or record.status in self.statuses)
-            and self.type in ("", record.spec.type)
-            and self.queue in ("", record.spec.queue)
-            and self.kind in ("", record.error_kind())
-            and (not self.metadata or self._has_metadata(record.spec.metadata))
-        )
-
-    def order(self, record: TaskRecord) -> tuple[int, str]:
-        """Where it stands in the list: the larger, the nearer to its top."""
-        return record.finished_ms if self.letters else record.created_ms, record.id
-
-    def _has_metadata(self, raw: msgspec.Raw | msgspec.UnsetType) -> bool:
-        if raw is msgspec.UNSET:
-            return False
-        found: dict[str, Any] = msgspec.json.decode(raw)
-        return all(key in found and _text(found[key]) == value for key, value in self.metadata)
-
-
 _ANY = (Wanted(), Wanted(letters=True))
 
 
@@ -111,7 +65,7 @@ def parse(query: QueryParams, tenant: str) -> Request:
         queue=name_of(query, "queue"),
         after_ms=time_ms_of(query, "created_after"),
         before_ms=time_ms_of(query, "created_before"),
-        metadata=tuple(sorted((key[len(_METADATA) :], value) for key, value in query.items() if _is_metadata(key))),
+        metadata=tuple(sorted((key[len(METADATA) :], value) for key, value in query.items() if is_metadata(key))),
     )
     cursor = query.get("cursor")
     start = Mark(wanted.before_ms) if cursor is None else read_cursor(cursor, wanted, tenant)
@@ -184,85 +138,9 @@ def _order(mark: Mark) -> tuple[float, str]:
 
 
 def cursor_of(mark: Mark, wanted: Wanted, tenant: str) -> str:
-    """Opaque; holds nothing that its reader did not see, and is of use for the same list of the same tenant only."""
-    return sealed(f"{mark.at_ms}:{mark.id}", wanted, tenant)
+    return sealed(mark, "list", wanted, tenant)
 
 
 def read_cursor(cursor: str, wanted: Wanted, tenant: str) -> Mark:
     """Raises Problem: it was made for another list, or by another than us."""
-    at, _, task_id = unsealed(cursor, wanted, tenant).partition(":")
-    return Mark(int(at), task_id)
-
-
-def sealed(text: str, wanted: Wanted, tenant: str) -> str:
-    plain = text.encode()
-    return urlsafe_b64encode(_seal(plain, wanted, tenant) + plain).rstrip(b"=").decode()
-
-
-def unsealed(cursor: str, wanted: Wanted, tenant: str) -> str:
-    """Raises Problem: as `read_cursor`."""
-    try:
-        whole = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
-        seal, plain = whole[:_SEAL_BYTES], whole[_SEAL_BYTES:]
-        if seal != _seal(plain, wanted, tenant):
-            raise ValueError(cursor)
-        return plain.decode()
-    except ValueError:
-        raise Problem("invalid-cursor") from None
-
-
-def _seal(plain: bytes, wanted: Wanted, tenant: str) -> bytes:
-    """Binds a cursor to its list. No secret is needed: a forged one shows its maker only the maker's own tasks."""
-    return hashlib.sha256(b"\0".join((plain, tenant.encode(), msgspec.json.encode(wanted)))).digest()[:_SEAL_BYTES]
-
-
-def check_names(query: QueryParams, known: Collection[str], *, metadata: bool = False) -> None:
-    """A filter that is misspelt would show, and let a client delete, what it did not mean."""
-    unknown = [name for name in query if name not in known and not (metadata and _is_metadata(name))]
-    if unknown:
-        raise Problem("bad-request", f"There is no filter `{min(unknown)[:64]}`.")
-    for name, times in Counter(name for name, _ in query.multi_items()).items():
-        if times > 1 and name != "status":
-            raise Problem("bad-request", f"`{name[:64]}` is given more than once.")
-
-
-def _is_metadata(name: str) -> bool:
-    return name.startswith(_METADATA) and len(name) > len(_METADATA)
-
-
-def name_of(query: QueryParams, name: str) -> str:
-    given = query.get(name)
-    if given is None:
-        return ""
-    if not is_name(given):
-        raise Problem("bad-request", f"`{name}` has {NAME_RULE}")
-    return given
-
-
-def time_ms_of(query: QueryParams, name: str) -> int | None:
-    given = query.get(name)
-    if given is None:
-        return None
-    try:
-        return unix_ms(msgspec.convert(given, Time))
-    except (msgspec.ValidationError, ValueError, OverflowError):
-        raise Problem("bad-request", f"`{name}` is a time such as 2026-11-29T12:00:00Z.") from None
-
-
-def unix_ms(time: datetime) -> int:
-    """The first millisecond that is not before it."""
-    return math.ceil(time.timestamp() * 1000)
-
-
-def limit_of(query: QueryParams, most: int = MAX_LIMIT, *, default: int = DEFAULT_LIMIT) -> int:
-    given = query.get("limit")
-    if given is None:
-        return default
-    if not (given.isascii() and given.isdigit()) or int(given[:9]) < 1:
-        raise Problem("bad-request", f"`limit` is a number from 1 to {most}.")
-    return min(int(given[:9]), most)
-
-
-def _text(value: Any) -> str:
-    """A metadata value as a query writes it: strings as they are, anything else as JSON."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return Mark(*unsealed(cursor, tuple[Ms, str], "list", wanted, tenant))

@@ -8,6 +8,7 @@ from fastapi.responses import PlainTextResponse
 
 from app import listing, readiness
 from app.errors import KINDS, Problem
+from app.filters import Wanted
 from app.gateway import Gateway
 from app.merged import TASKS_MAX, open_merged
 from app.reply import CALLER, Caller
@@ -79,9 +80,7 @@ async def tasks(request: Request, parts: Parts, who: Who) -> Response:
     return await listed(request, parts, who, wanted, start=start, limit=limit)
 
 
-async def listed(
-    request: Request, parts: Gateway, who: Caller, wanted: listing.Wanted, *, start: Mark, limit: int
-) -> Response:
+async def listed(request: Request, parts: Gateway, who: Caller, wanted: Wanted, *, start: Mark, limit: int) -> Response:
     """A page, and where the next one is."""
     found, following = await listing.find(parts.store, who.tenant, wanted, start=start, limit=limit)
     items = [msgspec.Raw(await parts.snapshots.json(record)) for record in found]

@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from app.errors import Problem, problem_of
-from app.listing import Wanted, sealed, unsealed
+from app.cursors import Ms, sealed, unsealed
+from app.errors import Problem, retry_after_s
+from app.filters import Wanted
 from taskgate.contract.errors import Refused, TaskgateError
 from taskgate.contract.ids import is_task_id
 from taskgate.contract.models import Limits, Mark
@@ -17,6 +18,8 @@ from taskgate.contract.store import Store
 MOST = 1_000
 """So many letters one request looks at, and takes."""
 
+Use = Literal["redrive", "purge"]
+
 
 class Redriven(msgspec.Struct, kw_only=True):
     """What came of a request to redrive."""
@@ -25,7 +28,9 @@ class Redriven(msgspec.Struct, kw_only=True):
     refused: int = 0
     """For want of room: they are dead letters as before."""
     skipped: int = 0
-    """No dead letters of yours, or no more; or another task has their unique key."""
+    """No dead letters of yours, or no more; or another task has their unique key. Those from `next_cursor` on are met
+    again, and not counted yet.
+    """
     limit: str | None = None
     """What those that were refused ran into."""
     retry_after_s: int | None = None
@@ -49,29 +54,26 @@ class Purged(msgspec.Struct, kw_only=True):
 class Place(NamedTuple):
     """How far a sweep has come."""
 
-    before_ms: int
+    before_ms: Ms
     """Later ends are left out, so that nothing that fails again meanwhile is met twice."""
-    next_ms: int
-    """When the next one starts, at a rate."""
+    next_ms: Annotated[int, msgspec.Meta(ge=0, le=2**43)]
+    """When the next one starts, at a rate; to the year 2248, so that a forged one is a date, too."""
     partition: int
-    mark: Mark
-
-    def cursor(self, wanted: Wanted, tenant: str) -> str:
-        at = "" if self.mark.at_ms is None else self.mark.at_ms
-        return sealed(f"{self.before_ms}:{self.next_ms}:{self.partition}:{at}:{self.mark.id}", wanted, tenant)
+    at_ms: Ms | None
+    """With `id` the Mark there."""
+    id: str = ""
 
 
-async def place_of(store: Store, wanted: Wanted, tenant: str, cursor: str | None) -> Place:
+async def place_of(store: Store, use: Use, wanted: Wanted, tenant: str, cursor: str | None) -> Place:
     """Where a sweep begins or, with a cursor, goes on. Raises Problem: it is not of this sweep."""
     now_ms = await store.now_ms()
     if cursor is None:
         before_ms = now_ms + 1 if wanted.before_ms is None else min(wanted.before_ms, now_ms + 1)
-        return Place(before_ms, now_ms, 0, Mark(wanted.after_ms))
-    try:
-        before, starts, partition, at, task_id = unsealed(cursor, wanted, tenant).split(":")
-    except ValueError:
-        raise Problem("invalid-cursor") from None
-    return Place(int(before), max(now_ms, int(starts)), int(partition), Mark(int(at) if at else None, task_id))
+        return Place(before_ms, now_ms, 0, wanted.after_ms)
+    place = unsealed(cursor, Place, use, wanted, tenant)
+    if place.partition not in store.partitions:
+        raise Problem("invalid-cursor")
+    return place._replace(next_ms=max(now_ms, place.next_ms))
 
 
 class Sweeper:
@@ -91,16 +93,19 @@ class Sweeper:
 
         async def act(ids: Sequence[str], where: Place) -> int:
             nonlocal next_ms, refused_at
+            skipped = answer.skipped
             count = await self._redrive(ids, answer, place.before_ms, next_ms, rate_per_s)
             next_ms += round(count * 1000 / rate_per_s) if rate_per_s else 0
             refused_at = refused_at or (where if answer.refused else None)
+            if refused_at is not None:
+                answer.skipped = skipped  # met again
             return count
 
         # Past what was refused, too: other queues may have room.
         following = await self._sweep(wanted, place, act, limit)
         following = refused_at or following
         if following is not None:
-            await self._go_on(answer, following._replace(next_ms=next_ms), wanted)
+            await self._go_on(answer, "redrive", following._replace(next_ms=next_ms), wanted)
         return answer
 
     async def redrive_ids(self, ids: Sequence[str], *, rate_per_s: float) -> Redriven:
@@ -126,13 +131,13 @@ class Sweeper:
 
         following = await self._sweep(wanted, place, act, limit)
         if following is not None:
-            await self._go_on(answer, following, wanted)
+            await self._go_on(answer, "purge", following, wanted)
         return answer
 
-    async def _go_on(self, answer: Redriven | Purged, place: Place, wanted: Wanted) -> None:
-        answer.next_cursor = place.cursor(wanted, self._tenant)
+    async def _go_on(self, answer: Redriven | Purged, use: Use, place: Place, wanted: Wanted) -> None:
+        answer.next_cursor = sealed(place, use, wanted, self._tenant)
         for partition in self._store.partitions[place.partition :]:
-            since_ms = place.mark.at_ms if partition == place.partition else wanted.after_ms
+            since_ms = place.at_ms if partition == place.partition else wanted.after_ms
             answer.remaining += await self._store.count_letters(
                 partition, self._tenant, since_ms=since_ms, before_ms=place.before_ms
             )
@@ -151,7 +156,7 @@ class Sweeper:
             page = await self._store.page(
                 place.partition,
                 self._tenant,
-                start=place.mark,
+                start=Mark(place.at_ms, place.id),
                 limit=min(BATCH, looks, limit),
                 letters=True,
                 oldest_first=True,
@@ -163,9 +168,9 @@ class Sweeper:
             looks -= page.scanned
             limit -= await act(page.ids, place) if page.ids else 0
             if page.last is not None:
-                place = place._replace(mark=page.last)
+                place = place._replace(at_ms=page.last.at_ms, id=page.last.id)
             else:
-                place = place._replace(partition=place.partition + 1, mark=Mark(wanted.after_ms))
+                place = place._replace(partition=place.partition + 1, at_ms=wanted.after_ms, id="")
         return None
 
     async def _redrive(
@@ -193,6 +198,6 @@ def _count(answer: Redriven, outcome: TaskgateError | None) -> None:
         answer.refused += 1
         if answer.limit is None:
             answer.limit = outcome.limit
-            answer.retry_after_s = int(problem_of(outcome).headers["Retry-After"])
+            answer.retry_after_s = retry_after_s(outcome)
     elif outcome is not None:
         answer.skipped += 1

@@ -101,7 +101,7 @@ def redrive(
     """Give dead letters (failed tasks) new attempts.
 
     What fails again meanwhile is left alone. Where a queue is full, the rest waits for room, until for `--retry-for`
-    seconds none has found any.
+    seconds none has found any. With --rate or --limit it ends when an answer is lost; what was redriven stays so.
 
     Examples:
 
@@ -112,6 +112,8 @@ def redrive(
     client: Client = ctx.obj
     filters = _filters(queue, task_type, kind, after, before)
     _check_choice(bool(task_ids), bool(filters), everything)
+    if task_ids and limit is not None:
+        raise typer.BadParameter("--limit goes with filters or --all")
     if task_ids and len(task_ids) == 1 and rate is None:
         task = client.redrive(task_ids[0])
         print_json(task) if as_json else print(task["status"])

@@ -1,7 +1,7 @@
 """Dead letters over HTTP: lists in pages, one with its history, redriving and deleting many."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from app import sweeps
+from app.cursors import sealed
 from app.door import Door
+from app.filters import Wanted
 from taskgate.contract.ids import new_task_id
 from taskgate.contract.models import Finish
 from tests.api.conftest import Worker, client_of, submit
@@ -290,6 +292,21 @@ async def test_what_finds_no_room_is_met_again_by_its_cursor(
         assert answer["next_cursor"] is None
 
 
+async def test_what_is_skipped_and_met_again_is_counted_once(gateway_of: Callable[..., Door], worker: Worker) -> None:
+    async with client_of(gateway_of(queue_limit_tasks=1)) as http:
+        await dead(http, worker, unique_key="taken")
+        for _ in range(2):
+            await dead(http, worker)
+        await submit(http, unique_key="taken")
+        await worker.claim()
+        answer = await redrive(http, filter={})
+        assert (answer["redriven"], answer["refused"], answer["skipped"]) == (1, 1, 0)
+        await worker.claim()
+        answer = await redrive(http, filter={}, cursor=answer["next_cursor"])
+        assert (answer["redriven"], answer["refused"], answer["skipped"]) == (1, 0, 1)
+        assert answer["next_cursor"] is None
+
+
 async def test_letters_that_a_full_queue_has_spilled_are_redriven_and_deleted_as_others(
     gateway_of: Callable[..., Door], worker: Worker, tmp_path: Path
 ) -> None:
@@ -319,6 +336,7 @@ async def test_letters_that_a_full_queue_has_spilled_are_redriven_and_deleted_as
         ('{"filter":{"queue":"a/b"}}', "#/filter/queue"),
         ('{"filter":{"after":"yesterday"}}', "#/filter/after"),
         ('{"filter":{},"limit":0}', "#/limit"),
+        ('{"filter":{},"limit":1001}', "#/limit"),
         ('{"filter":{},"rate_per_s":0}', "#/rate_per_s"),
         ('{"filter":{"queue":"a"},"filter":{}}', "#"),
         (f'{{"ids":[{",".join(chr(34) * 2 for _ in range(1001))}]}}', "#/ids"),
@@ -376,6 +394,58 @@ async def test_a_purge_goes_on_by_its_cursor_and_spares_what_failed_since(
     answer = await purge(http, all="true", cursor=answer["next_cursor"])
     assert answer == {"deleted": 1, "remaining": 0, "next_cursor": None}
     assert await ids_of(http) == [late]
+
+
+async def test_a_purge_takes_no_other_limit_than_a_redrive(http: httpx.AsyncClient) -> None:
+    for limit, status in (("0", 422), ("1001", 422), ("9" * 5000, 422), ("-1", 400), ("x", 400), ("1000", 200)):
+        answer = await http.delete("/dead-letters", params={"all": "true", "limit": limit})
+        assert answer.status_code == status, limit
+        if status == 422:
+            assert [one["pointer"] for one in answer.json()["errors"]] == ["#/limit"]
+
+
+async def test_a_cursor_goes_on_with_what_it_was_given_for_alone(http: httpx.AsyncClient, worker: Worker) -> None:
+    """Even that of another sweep has another meaning: a list has the newest first."""
+    made = [await dead(http, worker) for _ in range(3)]
+    everything: dict[str, Any] = {"limit": 1}
+    cursors = {
+        "list": (await http.get("/dead-letters", params=everything)).json()["next_cursor"],
+        "redrive": (await redrive(http, filter={}, limit=1))["next_cursor"],
+        "purge": (await purge(http, all="true", limit=1))["next_cursor"],
+        "tasks": (await http.get("/tasks", params=everything)).json()["next_cursor"],
+    }
+    assert all(cursors.values())
+    for use, cursor in cursors.items():
+        answers = {
+            "list": await http.get("/dead-letters", params={"cursor": cursor}),
+            "redrive": await http.post("/dead-letters/redrive", json={"filter": {}, "cursor": cursor, "limit": 1}),
+            "purge": await http.delete("/dead-letters", params={"all": "true", "cursor": cursor, "limit": 1}),
+            "tasks": await http.get("/tasks", params={"cursor": cursor}),
+        }
+        for asked, answer in answers.items():
+            assert answer.status_code == (200 if asked == use else 400), (use, asked)
+            assert asked == use or answer.json()["type"] == "/problems/invalid-cursor"
+    assert len(made) == 3
+
+
+async def test_a_forged_cursor_is_400(http: httpx.AsyncClient) -> None:
+    """Its seal is no secret: who has read the code can make one."""
+    letters = Wanted(letters=True)
+
+    async def check(asked: Awaitable[httpx.Response], value: Any) -> None:
+        answer = await asked
+        assert (answer.status_code, answer.json()["type"]) == (400, "/problems/invalid-cursor"), value
+
+    places: list[Any] = [[1, 1, partition, 1, ""] for partition in (-1, 1, 2**70)]
+    places += [[1, 2**60, 0, 1, ""], [1, 1, 0, 10**400, ""], ["x", 1, 0, 1, ""], [1, 1], {}, "1:1:0:1:x"]
+    for place in places:
+        body = {"filter": {}, "cursor": sealed(place, "redrive", letters, "default")}
+        await check(http.post("/dead-letters/redrive", json=body), place)
+        purged = sealed(place, "purge", letters, "default")
+        await check(http.delete("/dead-letters", params={"all": "true", "cursor": purged}), place)
+    for mark in ([10**400, ""], ["inf", ""], [1, 1], [1], "1:x", None):
+        for path, wanted in (("/dead-letters", letters), ("/tasks", Wanted())):
+            await check(http.get(path, params={"cursor": sealed(mark, "list", wanted, "default")}), mark)
 
 
 async def test_several_partitions_are_swept_one_after_the_other(

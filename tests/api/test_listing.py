@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from app import listing
 from app.door import Door
+from app.filters import Wanted
 from taskgate.contract import ids, keys
 from taskgate.contract.models import Limits, Mark, Submission, TaskSpec
 from taskgate.contract.store import Store
@@ -261,5 +262,5 @@ async def test_nobody_deletes_anothers(gateway_of: Callable[..., Door], worker: 
 
 def test_a_cursor_says_where_a_page_ended() -> None:
     mark = Mark(1_800_000_000_000, ids.new_task_id())
-    cursor = listing.cursor_of(mark, listing.Wanted(), "a")
-    assert listing.read_cursor(cursor, listing.Wanted(), "a") == mark
+    cursor = listing.cursor_of(mark, Wanted(), "a")
+    assert listing.read_cursor(cursor, Wanted(), "a") == mark

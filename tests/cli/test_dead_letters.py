@@ -116,6 +116,14 @@ def test_where_there_is_no_room_the_rest_waits_for_it(cli: Cli, receiver: Receiv
     assert "no room (queue-tasks); trying again in 1 s" in done.stderr
 
 
+@pytest.mark.parametrize("ids", [[TASK_ID], [TASK_ID, OTHER_ID]])
+def test_a_limit_goes_with_filters_alone(cli: Cli, receiver: Receiver, ids: list[str]) -> None:
+    done = cli("redrive", *ids, "--limit", "1", "--url", receiver.url)
+    assert done.exit_code == 2
+    assert "--limit" in done.stderr
+    assert receiver.requests == []
+
+
 def test_without_room_for_long_it_gives_up_and_says_what_is_left(cli: Cli, receiver: Receiver) -> None:
     full: dict[str, Any] = {"limit": "queue-bytes", "retry_after_s": 30}
     receiver.answers += [redriven(2, 3, cursor="one", **full), redriven(0, 3, cursor="one", **full)]
