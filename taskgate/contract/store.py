@@ -360,6 +360,7 @@ class Store(Reading):
             round(1_000_000 / rate_per_s) if rate_per_s else 0,
             bounds.packed_queues,
             bounds.packed_tenants,
+            self._retention_ms,
             pack(task_ids),
         )
         return [

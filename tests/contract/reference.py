@@ -341,7 +341,7 @@ class Reference:
             return "ok"
         if not self._is_letter(task, before_ms):
             return "not_dead"
-        if self.holder(task.tenant, task.unique_key):
+        if self._in_the_way(task):
             return "unique_conflict"
         if limit := self._full(task, policy, leaving):
             return limit

@@ -384,6 +384,18 @@ async def test_a_redrive_is_refused_while_another_has_the_key(store: Store, w1: 
     assert await everything(redis_client) == before
 
 
+async def test_what_can_never_start_any_more_is_in_no_redrives_way(
+    store: Store, w1: Hand, clock: Clock, redis_client: Redis
+) -> None:
+    [first] = await submit(store, unique())
+    await w1.finish(await w1.claim_one(), "failed")
+    [second] = await submit(store, unique(deadline_ms=1000))
+    clock.advance(1000)
+    await store.redrive(first, limits=LIMITS, request_id="r")
+    assert (await read(store, second)).status is Status.EXPIRED
+    assert await redis_client.get(KEY) == first.encode()
+
+
 async def test_a_task_without_a_key_has_no_field_for_it(store: Store, redis_client: Redis) -> None:
     [first] = await submit(store)
     assert not await redis_client.hexists(keys.task(0, first), "unique")

@@ -1,5 +1,6 @@
 #!lua
--- Give dead letters a fresh set of attempts: failed -> queued | scheduled. Their events and their history are kept.
+-- Give dead letters a fresh set of attempts: failed -> queued | scheduled. Their events and their history are kept. What
+-- has the unique key of one and can never start any more: scheduled | queued | retrying -> expired.
 -- Replies per id {"ok"}, {"not_found"}, {"not_dead", status}, {"full", limit, retry_ms} or, where another live task has
 -- its unique key, {"unique_conflict", task_id, status}.
 local tenant = ARGV[2] -- string whose tasks they must be; "" is anybody's
@@ -9,7 +10,8 @@ local first_ms = tonumber(ARGV[5]) -- int    when the first of them starts; 0: a
 local step_us = tonumber(ARGV[6]) -- int    from one start to the next
 local queue_limits = cmsgpack.unpack(ARGV[7]) -- list   of {queue, models.QueueLimits...}: those of all of them
 local tenant_limits = cmsgpack.unpack(ARGV[8]) -- list   of {tenant, models.TenantLimits...}: those that have any
-local ids = cmsgpack.unpack(ARGV[9]) -- list   of task ids
+local retention_ms = tonumber(ARGV[9]) -- int    of what expires
+local ids = cmsgpack.unpack(ARGV[10]) -- list   of task ids
 
 local queues, tenants = {}, {}
 for _, limits in ipairs(queue_limits) do
@@ -68,7 +70,7 @@ local function redrive(id)
     end
     if unique then
         local holder, holder_status = holder_of(owner, unique)
-        if holder then
+        if holder and not (WAITING[holder_status] and expire_overdue(holder, holder_status, retention_ms)) then
             return { "unique_conflict", holder, holder_status }
         end
     end
