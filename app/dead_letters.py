@@ -94,14 +94,10 @@ async def dead_letters(request: Request, parts: Parts, who: Who) -> Response:
 @router.get("/dead-letters/{task_id}", summary="A failed task with the history of its attempts")
 async def dead_letter(task_id: str, parts: Parts, who: Who) -> Response:
     """When, where and why each attempt ended; the newest 20 before the last one, 32 KiB of them. `409`: it is none."""
-    while True:
-        history = await parts.store.history((await parts.snapshots.fresh(task_id, who.tenant)).record.id)
-        record = (await parts.snapshots.fresh(task_id, who.tenant)).record
-        if record.status is not Status.FAILED:
-            raise NotDead(record.status)
-        if record.version == history.version:
-            break
-    return _json(letter_view(record, history))
+    history = await parts.store.history((await parts.snapshots.fresh(task_id, who.tenant)).record.id)
+    if history.record.status is not Status.FAILED:
+        raise NotDead(history.record.status)
+    return _json(letter_view(history))
 
 
 @router.post("/dead-letters/redrive", summary="Give many failed tasks new attempts")

@@ -38,7 +38,8 @@ class _Peak(msgspec.Struct):
 _peak = msgspec.json.Decoder(_Peak | None).decode
 
 
-def letter_view(record: TaskRecord, history: History) -> LetterView:
+def letter_view(history: History) -> LetterView:
+    record = history.record
     attempts = [_attempt(past) for past in history.attempts]
     if record.worker:  # else no attempt ended it
         attempts.append(_attempt(_last(record, history.redriven_ms)))

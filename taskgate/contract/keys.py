@@ -26,6 +26,11 @@ def attempts(partition: int, task_id: str) -> str:
     return f"{task(partition, task_id)}:attempts"
 
 
+def letters(partition: int, tenant: str) -> str:
+    """A tenant's dead letters, by their end."""
+    return f"{prefix(partition)}letters:{tenant}"
+
+
 def alive(partition: int, task_id: str) -> str:
     return f"{task(partition, task_id)}:alive"
 

@@ -449,15 +449,14 @@ class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(NamedTuple):
-    """Unsuccessful attempts of a task before the last one, oldest first."""
+    """A task with its unsuccessful attempts before the last one, oldest first."""
 
+    record: TaskRecord
     attempts: list[PastAttempt]
     lost: int
     """So many older ones are no longer kept."""
     redriven_ms: int
     """When the last redrive was; 0: there was none."""
-    version: int
-    """The task's, when this was read."""
 
 
 class Mark(NamedTuple):

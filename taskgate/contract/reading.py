@@ -66,12 +66,16 @@ class Reading:
 
     async def read(self, task_ids: Sequence[str], *, result: bool = False) -> list[TaskRecord | None]:
         """Snapshots of tasks of one partition, without their payloads; None where there is no such task."""
-        prefix = keys.prefix(self.partition_of(task_ids[0]))
-        replies = await self._read(prefix, self._now(), int(result), pack(task_ids))
+        replies = await self._snapshots(task_ids, "result" if result else "")
         return [
             None if reply is None else _record(task_id, reply, with_result=result)
             for task_id, reply in zip(task_ids, replies, strict=True)
         ]
+
+    async def _snapshots(self, task_ids: Sequence[str], more: str) -> list[Any]:
+        prefix = keys.prefix(self.partition_of(task_ids[0]))
+        replies: list[Any] = await self._read(prefix, self._now(), more, pack(task_ids))
+        return replies
 
     async def result(self, task_id: str) -> tuple[Status, bytes]:
         """How a task ended and its result (JSON; empty unless it succeeded).
@@ -151,15 +155,21 @@ class Reading:
         return [_event(entry) for entry in entries], int(lost or 0)
 
     async def history(self, task_id: str) -> History:
-        """What came of a task's attempts before the last one."""
-        partition = self.partition_of(task_id)
-        entries, fields = await self._pipeline(
-            [
-                ["LRANGE", keys.attempts(partition, task_id), 0, -1],
-                ["HMGET", keys.task(partition, task_id), "history_lost", "redriven_at", "version"],
-            ]
+        """A task with what came of its attempts before the last one, all as of one moment.
+
+        Raises:
+            TaskNotFound: there is no such task.
+        """
+        [reply] = await self._snapshots([task_id], "history")
+        if reply is None:
+            raise TaskNotFound(task_id)
+        *snapshot, (attempts, lost, redriven_ms) = reply
+        return History(
+            _record(task_id, snapshot, with_result=False),
+            [_past_attempt(each) for each in attempts],
+            int(lost or 0),
+            int(redriven_ms or 0),
         )
-        return History([_past_attempt(entry) for entry in entries], *(int(field or 0) for field in fields))
 
     async def has_event(self, task_id: str, event_id: str) -> bool:
         """Whether an event of that id is still kept."""
@@ -212,8 +222,8 @@ class Reading:
 
     async def count_letters(self, partition: int, tenant: str, *, since_ms: int | None, before_ms: int) -> int:
         """Dead letters of a tenant in a partition that ended from `since_ms` on (None: any time), before the other."""
-        key, since = f"{keys.prefix(partition)}letters:{tenant}", "-inf" if since_ms is None else since_ms
-        return cast(int, await self._command("ZCOUNT", key, since, f"({before_ms}"))
+        since = "-inf" if since_ms is None else since_ms
+        return cast(int, await self._command("ZCOUNT", keys.letters(partition, tenant), since, f"({before_ms}"))
 
     async def pace(self, partition: int, queue: str, task_type: str, *, names: int = 0) -> Pace:
         """How fast that queue moves; with the names of up to so many tenants of the type."""

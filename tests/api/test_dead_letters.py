@@ -1,5 +1,6 @@
 """Dead letters over HTTP: lists in pages, one with its history, redriving and deleting many."""
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -9,11 +10,13 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from redis.asyncio import Redis
 
 from app import sweeps
 from app.cursors import sealed
 from app.door import Door
 from app.filters import Wanted
+from taskgate.contract import keys
 from taskgate.contract.ids import new_task_id
 from taskgate.contract.models import Finish
 from tests.api.conftest import Worker, client_of, submit
@@ -182,6 +185,25 @@ async def test_only_a_failed_task_is_a_dead_letter(http: httpx.AsyncClient) -> N
     assert (answer.status_code, answer.json()["task_status"]) == (409, "queued")
     for unknown in (new_task_id(), "redrive"):
         assert (await http.get(f"/dead-letters/{unknown}")).status_code == 404
+
+
+async def test_one_that_changes_all_the_time_is_shown_as_it_was_at_one_moment(
+    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = gateway_of()
+    store = door.gateway.store
+    history = store.history
+
+    async def and_changes(task_id: str) -> Any:
+        found = await history(task_id)
+        await redis_client.hincrby(keys.task(0, task_id), "version", 1)
+        return found
+
+    monkeypatch.setattr(store, "history", and_changes)
+    async with client_of(door) as http:
+        task_id = await dead(http, worker)
+        answer = await asyncio.wait_for(http.get(f"/dead-letters/{task_id}"), 5)
+    assert (answer.status_code, len(answer.json()["attempts"])) == (200, 1)
 
 
 async def test_those_that_are_named_are_redriven(http: httpx.AsyncClient, worker: Worker) -> None:

@@ -65,7 +65,7 @@ async def test_each_unsuccessful_attempt_is_remembered_but_the_last_which_the_re
         )
         for number in (1, 2)
     ]
-    assert (history.lost, history.redriven_ms, history.version) == (0, 0, record.version)
+    assert (history.lost, history.redriven_ms, history.record) == (0, 0, record)
     assert (record.attempt, record.worker, record.error, record.started_ms) == (3, "w1", ERROR % 3, begin + 320)
 
 

@@ -20,6 +20,7 @@ NAMES: dict[str, Callable[[int], str]] = {
     "logs": lambda p: keys.logs(p, "T"),
     "alive": lambda p: keys.alive(p, "T"),
     "attempts": lambda p: keys.attempts(p, "T"),
+    "letters": lambda p: keys.letters(p, "t"),
     "wake": lambda p: keys.wake(p, "q", "t"),
     "nudge": lambda p: keys.nudge(p, "w"),
     "beats": keys.beats,
@@ -84,6 +85,7 @@ async def test_scripts_write_the_keys_of_the_table_and_no_others(
     for name in (keys.task, keys.events, keys.logs, keys.alive):
         assert name(0, succeeds.id).encode() in seen
     assert keys.attempts(0, retries.id).encode() in seen
+    assert keys.letters(0, "a").encode() in seen
     for shared in (keys.beats(0), keys.usage(0), keys.worker(0, "w1"), keys.wake(0, "default", "echo")):
         assert shared.encode() in seen
 

@@ -1,7 +1,8 @@
 #!lua flags=no-writes
 -- Read snapshots, never the payload. Replies per id false, or {fields in models.TaskRecord order, rest of the
--- liveness in ms (below 0: none), position, now, barred}; barred: which limit keeps a queued task, "key", "tenant" or "type".
-local with_result = ARGV[2] == "1" -- bool
+-- liveness in ms (below 0: none), position, now, barred, history}; barred: which limit keeps a queued task, "key",
+-- "tenant" or "type".
+local more = ARGV[2] -- string "result", "history" or "": what is read besides
 local ids = cmsgpack.unpack(ARGV[3]) -- list   of task ids
 
 local bars = {}
@@ -35,9 +36,14 @@ local function read(id)
     end
     local result = false
     if f[2] == "succeeded" and not f[19] then
-        result = with_result and redis.call("HGET", key, "result") or ""
+        result = more == "result" and redis.call("HGET", key, "result") or ""
     end
-    return { f, alive, position, result, now, barred }
+    local history -- {attempts before the last one, how many older ones are gone, when it was redriven}
+    if more == "history" then
+        local kept = redis.call("HMGET", key, "history_lost", "redriven_at")
+        history = { redis.call("LRANGE", key .. ":attempts", 0, -1), kept[1], kept[2] }
+    end
+    return { f, alive, position, result, now, barred, history }
 end
 
 local replies = {}
