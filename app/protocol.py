@@ -8,6 +8,7 @@ gone when another waits behind it.
 import asyncio
 import functools
 import math
+import re
 import urllib.parse
 from collections import deque
 from collections.abc import Callable
@@ -43,6 +44,13 @@ MAX_HEAD_BYTES = 32 * 1024
 
 _SLICE_BYTES = MAX_HEAD_BYTES // 2
 """Parsed at a time: of requests that wait for one before them there are never more than fit into it."""
+
+# As RFC 3986 writes them; a host without user information.
+_HOST = rb"(?:(?:[\w.~!$&'()*+,;=-]++|%%[0-9A-Fa-f]{2})%b|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?"
+_PATH = rb"(?:/(?:[\w.~!$&'()*+,;=:@/-]++|%[0-9A-Fa-f]{2})*+)?"
+_QUERY = rb"(?:\?(?:[\w.~!$&'()*+,;=:@/?-]++|%[0-9A-Fa-f]{2})*+)?"
+_is_host = functools.lru_cache(256)(re.compile(_HOST % b"*" + rb"[ \t]*").fullmatch)
+_is_target = re.compile(rb"(?:(?i:https?)://%b|(?=/))%b%b|\*" % (_HOST % b"+", _PATH, _QUERY)).fullmatch
 
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
@@ -220,6 +228,8 @@ class Connection(asyncio.Protocol):
         name = name.lower()
         if name == b"host":
             self._hosts += 1
+            if not _is_host(value):
+                self._problem = Problem("bad-request", "Host is a name or an address, and a port.")
         elif name == b"expect":
             self._expects_continue = value.lower() == b"100-continue"
         elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
@@ -383,9 +393,12 @@ class Connection(asyncio.Protocol):
 @functools.lru_cache(1024)
 def _parsed(url: bytes) -> tuple[str, bytes, bytes]:
     """Path, path as sent, and query: most requests are for few URLs. Raises HttpParserInvalidURLError."""
+    if not _is_target(url):
+        raise httptools.HttpParserInvalidURLError
     parts = httptools.parse_url(url)
-    path = parts.path.decode("ascii")
-    return urllib.parse.unquote(path) if "%" in path else path, parts.path, parts.query or b""
+    raw = parts.path or b"/"
+    path = raw.decode("ascii")
+    return urllib.parse.unquote(path) if "%" in path else path, raw, parts.query or b""
 
 
 def _parser(connection: Connection) -> httptools.HttpRequestParser:

@@ -91,9 +91,13 @@ class Handler:
         try:
             return self._payload_adapter.validate_json(payload, strict=True)
         except _json().unfit as error:
-            if not all(_is_whole_float(one) for one in error.errors(include_url=False, include_context=False)):
+            # JSON schema takes 1.0 for an integer, pydantic's strict mode does not: the door has let it in.
+            unfit = error.errors(include_url=False, include_context=False)
+            wholes = {one["input"] for one in unfit if isinstance(one["input"], float) and one["input"].is_integer()}
+            if not wholes:
                 raise
-            return self._payload_adapter.validate_json(payload)
+            value = _whole(_json().read(payload, allow_inf_nan=False), wholes)
+            return self._payload_adapter.validate_json(_json().write(value), strict=True)
 
     def dump(self, result: Any) -> bytes:
         """The result as strict JSON, checked against the return annotation.
@@ -362,7 +366,13 @@ def _adapter(annotation: Any) -> "TypeAdapter[Any] | None":
     return TypeAdapter(annotation)
 
 
-def _is_whole_float(error: Any) -> bool:
-    """JSON schema takes 1.0 for an integer, pydantic's strict mode does not: the door has let it in, so it is one."""
-    given = error["input"]
-    return error["type"] == "int_type" and isinstance(given, float) and given.is_integer()
+def _whole(value: Any, wholes: set[float]) -> Any:
+    """`value` with integers in place of these floats."""
+    match value:
+        case float():
+            return int(value) if value in wholes else value
+        case list():
+            return [_whole(each, wholes) for each in value]
+        case dict():
+            return {name: _whole(each, wholes) for name, each in value.items()}
+    return value

@@ -106,6 +106,14 @@ NOT_HTTP: dict[str, bytes] = {
     "no name": POST + b": x\r\n\r\n",
     "no host": b"GET /livez HTTP/1.1\r\n\r\n",
     "two hosts": b"GET /livez HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+    "host with a space": b"GET /livez HTTP/1.1\r\nHost: a b\r\n\r\n",
+    "host with a path": b"GET /livez HTTP/1.1\r\nHost: a@b/c\r\n\r\n",
+    "fragment": b"GET /livez#x HTTP/1.1\r\nHost: x\r\n\r\n",
+    "odd query": b'GET /livez?"<>` HTTP/1.1\r\nHost: x\r\n\r\n',
+    "half an escape": b"GET /livez?a=%2 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "ftp": b"GET ftp://x/livez HTTP/1.1\r\nHost: x\r\n\r\n",
+    "user": b"GET http://a@x/livez HTTP/1.1\r\nHost: x\r\n\r\n",
+    "no authority": b"GET http:///livez HTTP/1.1\r\nHost: x\r\n\r\n",
     "two codings": POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNK,
     "path": b"GET /\xc3\xa9 HTTP/1.1\r\nHost: x\r\n\r\n",
     "two lengths": POST + b"Content-Length: 26\r\nContent-Length: 25\r\n\r\n" + BODY,
@@ -133,6 +141,16 @@ async def test_what_is_not_http_is_refused_in_json_and_cut(connect: Connect, liv
     assert answer.headers["x-request-id"] == json.loads(answer.body)["request_id"]
     await wire.ended()
     assert await waiting(live_store) == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [("/livez", ""), ("/livez?a=%2Fb;c:@/?!", "[::1]:80"), ("HTTPS://a.b:8/livez?", "a%20b:1 "), ("http://x?y", "x:")],
+)
+async def test_odd_targets_and_hosts_that_the_rfc_allows_are_read(connect: Connect, target: str, host: str) -> None:
+    wire = await connect()
+    wire.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    assert (await wire.answer()).status in (200, 404)
 
 
 async def test_a_body_may_come_in_any_pieces(connect: Connect, live_store: Store) -> None:
@@ -323,19 +341,20 @@ async def drip(wire: Wire, *, every_s: float = 0.3) -> tuple[Answer, float]:
 
 async def test_who_sends_too_slowly_is_told_and_cut(impatient: Connections) -> None:
     """F30: silent, slow in the head, slow in the body; and after an answer that did not wait for the body."""
-    silent, head, body, after, stream = [await impatient() for _ in range(5)]
+    silent, head, body, redrive, after, stream = [await impatient() for _ in range(6)]
     stream.send(WHOLE)
     task = json.loads((await stream.answer()).body)["id"].encode()
     stream.send(b"GET /tasks/%s/events HTTP/1.1\r\nHost: x\r\n\r\n" % task)
     await stream.reader.readuntil(b"event: snapshot")
     head.send(POST + b"X-A: ")
     body.send(POST + b"Content-Length: 1000000\r\n\r\n")
+    redrive.send(POST.replace(b"/tasks", b"/dead-letters/redrive") + b"Content-Length: 1000000\r\n\r\n")
     after.send(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
     assert (await after.answer()).status == 404
-    dripping = asyncio.gather(drip(head), drip(body))
+    dripping = asyncio.gather(drip(head), drip(body), drip(redrive))
     await silent.ended()
     for (answer, took_s), slug, after_s in zip(
-        await dripping, ("request-timeout", "body-timeout"), (1, 1.5), strict=True
+        await dripping, ("request-timeout", "body-timeout", "body-timeout"), (1, 1.5, 1.5), strict=True
     ):
         assert (answer.status, answer.slug) == (408, slug)
         assert after_s - 0.1 <= took_s < after_s + 20

@@ -7,6 +7,7 @@ but where it takes a request that h11 reads in another way, a proxy could be led
 import asyncio
 import atexit
 import random
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ WORDS = [
 ]
 
 _REFUSALS_OF_H11 = ("no request line received", "illegal request line", "illegal header line")
-"""What it refuses and llhttp reads, in one way only: empty lines before a request, odd bytes in targets and values."""
+"""What it refuses and llhttp reads in one way: empty lines before a request, more spaces in it, odd bytes in values."""
 
 
 class Request(NamedTuple):
@@ -212,9 +213,9 @@ def _reference(data: bytes) -> tuple[list[Request], str]:
 def _plain(request: Request) -> tuple[bytes, bytes, list[tuple[bytes, bytes]], bytes]:
     """Without what both may spell in different ways: the target's form, and how the body was framed or offered."""
     framing = (b"transfer-encoding", b"content-length", b"upgrade")
-    target = request.target.partition(b"#")[0]
+    target = request.target
     if not target.startswith(b"/"):
-        target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
+        target = re.sub(rb"^[^/?]*/?", b"/", target.partition(b"://")[2])
     headers = [(name.lower(), value.strip()) for name, value in request.headers if name.lower() not in framing]
     return request.method, target.rstrip(b"?"), headers, request.body
 

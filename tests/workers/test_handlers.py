@@ -96,10 +96,17 @@ def test_without_annotation_any_json_fits(raw: bytes) -> None:
             of(free).read(wrong)
 
 
-def test_schema_and_handler_agree_about_whole_numbers() -> None:
+@pytest.mark.parametrize(("raw", "number"), [("3.0", 3), ("-0.0", 0), ("1e19", 10**19), ("-1e300", int(-1e300))])
+def test_schema_and_handler_agree_about_whole_numbers(raw: str, number: int) -> None:
     def model(payload: Page) -> None: ...
 
-    assert of(model).read(b'{"number": 3.0}') == Page(number=3)
+    def mixed(payload: list[int | str | Literal[7]]) -> None: ...
+
+    assert of(model).read(f'{{"number": {raw}}}'.encode()) == Page(number=number)
+    assert of(mixed).read(f'["3.0", {raw}, 7.0]'.encode()) == ["3.0", number, 7]
+    for wrong in ('{"number": 3.5}', f'{{"number": {raw}, "size": 3.0}}', f'{{"number": "{raw}"}}'):
+        with pytest.raises(ValidationError):
+            of(model).read(wrong.encode())
 
 
 def test_no_number_that_is_none_becomes_null_in_silence() -> None:
