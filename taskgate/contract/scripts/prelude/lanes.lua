@@ -202,26 +202,29 @@ local function dequeue(id, place)
     end
 end
 
+-- Forget the lanes that a limit has closed for a tenant or type: their queues and lane types.
+local function take_lanes(key)
+    local lanes = redis.call("SMEMBERS", key)
+    redis.call("DEL", key)
+    for i, lane in ipairs(lanes) do
+        lanes[i] = { string.match(lane, "^([^:]+):(.+)$") }
+    end
+    return lanes
+end
+
 -- The lanes that a tenant has left for its limit have it back; the next claim sees whether it may.
 local function readmit(tenant)
-    local capped_key = prefix .. "capped:" .. tenant
-    local lanes = redis.call("SMEMBERS", capped_key)
-    redis.call("DEL", capped_key)
     redis.call("SREM", prefix .. "capped", tenant)
-    for _, lane in ipairs(lanes) do
-        local queue, lane_type = string.match(lane, "^([^:]+):(.+)$")
-        enter(queue, lane_type, tenant)
+    for _, lane in ipairs(take_lanes(prefix .. "capped:" .. tenant)) do
+        enter(lane[1], lane[2], tenant)
     end
 end
 
 -- Supervisors may look for tasks of a type again that was at its limit.
 local function reopen(task_type)
-    local full_key = prefix .. "capped-type:" .. task_type
-    local lanes = redis.call("SMEMBERS", full_key)
-    redis.call("DEL", full_key)
-    for _, lane in ipairs(lanes) do
-        if redis.call("EXISTS", prefix .. "lane:" .. lane) == 1 then
-            wake(string.match(lane, "^([^:]+):(.+)$"))
+    for _, lane in ipairs(take_lanes(prefix .. "capped-type:" .. task_type)) do
+        if redis.call("EXISTS", prefix .. "lane:" .. lane[1] .. ":" .. lane[2]) == 1 then
+            wake(lane[1], lane[2])
         end
     end
 end

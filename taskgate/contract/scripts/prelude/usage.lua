@@ -32,6 +32,11 @@ local function settle()
     tallies = {}
 end
 
+-- The type of a lane's tasks.
+local function type_of(lane_type)
+    return (string.gsub(lane_type, ALONE .. "$", ""))
+end
+
 local places = {}
 
 -- Queue, type and tenant, then the names of its counters: most tasks of a call are of one place.
@@ -44,7 +49,7 @@ local function parts_of(place)
         parts[6], parts[7] = "waiting:tenant:" .. tenant, "bytes:tenant:" .. tenant
         parts[8], parts[10] = "running:queue:" .. queue, "running:tenant:" .. tenant
         parts[9] = "tenant:" .. tenant
-        parts[11] = "running:type:" .. string.gsub(parts[2], ALONE .. "$", "")
+        parts[11] = "running:type:" .. type_of(parts[2])
         places[place] = parts
     end
     return parts
@@ -70,11 +75,6 @@ local function tally_delayed(place, status, by)
         tally(status .. ":queue:" .. queue, by)
         tally(status .. ":tenant:" .. tenant, by)
     end
-end
-
--- The type of a lane's tasks.
-local function type_of(lane_type)
-    return (string.gsub(lane_type, ALONE .. "$", ""))
 end
 
 local function tally_running(place, by)
