@@ -22,8 +22,8 @@ _ANY_ID = "{id}"
 """Not a possible name, so that nothing else in the JSON can be it."""
 
 
-def reply(task_id: str, body: bytes, *more: tuple[bytes, bytes], status: int = 202) -> Reply:
-    """`status` 200: it has ended already, so that nobody need come again."""
+def reply(task_id: str, body: bytes, *more: tuple[bytes, bytes], status: int = 202, ended: bool = False) -> Reply:
+    """`ended`, and 200: nobody need come again."""
     name = task_id.encode()
     path = b"/tasks/" + name
     headers: Headers = [
@@ -34,7 +34,7 @@ def reply(task_id: str, body: bytes, *more: tuple[bytes, bytes], status: int = 2
         (b"x-task-id", name),
         *more,
     ]
-    if status == 202:
+    if status == 202 and not ended:
         headers.append(_RETRY_AFTER)
     return Reply(status, headers, body)
 

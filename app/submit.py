@@ -117,7 +117,7 @@ class SubmitEndpoint:
                 return accepted.reply(outcome.task_id, seen.body, *more)
         if outcome.replayed or outcome.existing or outcome.spilled:
             seen = await self._hub.snapshots.fresh(outcome.task_id, caller.tenant)
-            return accepted.reply(outcome.task_id, seen.body, *more)
+            return accepted.reply(outcome.task_id, seen.body, *more, ended=seen.has_ended())
         return accepted.reply(task_id, accepted.task_json(submission, spec), *more)
 
     async def _waited(self, row: waiters.Waiters[Outcome], submission: Submission, receive: Receive) -> Outcome | None:

@@ -200,6 +200,7 @@ async def test_spilled_is_accepted_and_failed_and_can_be_redriven(
     task = answer.json()
     assert (answer.status_code, task["status"], task["error"]["kind"]) == (202, "failed", "overflow")
     assert answer.headers["location"] == f"/tasks/{task['id']}"
+    assert "retry-after" not in answer.headers, "it has ended"
     assert [letter["id"] for letter in (await http.get("/dead-letters?queue=default")).json()["items"]] == [task["id"]]
     refused = await post(http, "no room for more letters")
     assert (refused.status_code, refused.json()["limit"]) == (429, "queue-tasks")
@@ -220,6 +221,7 @@ async def test_a_spilled_task_is_the_answer_to_its_key_and_has_ended_for_those_w
     assert (first.status_code, first.json()["status"]) == (200, "failed")
     again = await http.post("/tasks", json=body, headers={"Idempotency-Key": "k"})
     assert (again.json()["id"], again.headers["idempotent-replayed"]) == (first.json()["id"], "true")
+    assert "retry-after" not in again.headers
 
 
 async def test_who_comes_to_wait_while_the_process_drains_does_not(
