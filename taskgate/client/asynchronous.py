@@ -37,8 +37,8 @@ class AsyncClient:
     """One service, for one event loop. Calls, waits and streams may run side by side.
 
     What may be repeated without a second effect (submissions, which carry an Idempotency-Key, waits, event streams,
-    `queues`; redriving and deleting many, but not so many or at a rate) is tried again for `patience_s`, at the time
-    that `Retry-After` names; `on_wait` is told before each wait. Everything else is sent once.
+    `queues`; redriving and deleting many, but not with a limit or at a rate) is tried again for `patience_s`, at the
+    time that `Retry-After` names; `on_wait` is told before each wait. Everything else is sent once.
     """
 
     def __init__(
