@@ -15,9 +15,10 @@ from app.view import Estimate, stored_progress
 from taskgate.contract.errors import TaskgateError
 from taskgate.contract.limits import MAX_TIMEOUT_S
 from taskgate.contract.models import WAITS_FOR_A_LIMIT, WAITS_FOR_A_WORKER, Pace, TaskRecord, WorkerInfo
+from taskgate.contract.shares import OTHERS
 from taskgate.contract.states import Health, Status
 from taskgate.contract.store import Store
-from taskgate.policy import OTHERS, Policy
+from taskgate.policy import Policy
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -14,8 +14,9 @@ from app.shared import shared
 from app.types import TypeRegistry
 from taskgate.contract.models import Pace, QueueLook, TypeInfo
 from taskgate.contract.script import BATCH
+from taskgate.contract.shares import OTHERS
 from taskgate.contract.store import Store
-from taskgate.policy import OTHERS, Policy
+from taskgate.policy import Policy
 
 T = TypeVar("T")
 K = TypeVar("K")

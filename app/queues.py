@@ -10,8 +10,8 @@ import msgspec
 from app.looks import Look, Looks
 from app.types import TypeRegistry
 from taskgate.contract.models import QueueLimits, QueueLook, TenantLimits, TypeInfo
+from taskgate.contract.shares import OTHERS
 from taskgate.contract.store import Store
-from taskgate.policy import OTHERS
 from taskgate.settings import Settings
 
 TENANTS_SHOWN = 20

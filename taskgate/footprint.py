@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from taskgate.policy import OTHERS
+from taskgate.contract.shares import OTHERS
 from taskgate.settings import Settings
 
 _MIB = 1024**2

@@ -38,8 +38,8 @@ from pydantic import (
 from taskgate.contract.ids import NAME_RULE, is_name
 from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Limits, QueueLimits, TenantLimits
+from taskgate.contract.shares import OTHERS
 
-OTHERS = "*"
 _MOST_NAMED = 1000
 """A claim carries what is said of named tenants."""
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 OTHERS = "*"
+"""Stands for all that are not named, also in the policy's file."""
 
 
 class Share(NamedTuple):

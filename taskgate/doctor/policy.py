@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from taskgate.contract.shares import OTHERS
 from taskgate.doctor.finding import Finding, Level, judge, mib
 from taskgate.footprint import TASK_BYTES, named_queues, spilled_bytes, waiting_bytes
-from taskgate.policy import OTHERS
 from taskgate.settings import Settings
 
 

@@ -5,9 +5,6 @@ from typing import NamedTuple
 from taskgate.contract.limits import milliseconds
 from taskgate.policy import QueuePolicy, TenantPolicy
 
-TASK_BYTES = 2048
-"""What a task counts besides its payload."""
-
 
 class Used(NamedTuple):
     """What waits in a queue, or of a tenant (`queued`: not for a time), and how fast it leaves; None: not measured."""

@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 from taskgate.contract.models import BeatValue, Served, Submission, TaskRecord
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
+from taskgate.footprint import TASK_BYTES
 from taskgate.policy import Policy
 from tests.contract import invariants
-from tests.contract.admission import TASK_BYTES
 from tests.contract.fairness import Fairness
 from tests.contract.reference import DEAD_RETENTION_MS, HELD, RETENTION_MS, Group, Lane, Reference, Task, Token
 

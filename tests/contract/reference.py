@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from taskgate.contract.models import NEIGHBOUR_LIMIT, BeatValue, Claimed, Served
 from taskgate.contract.states import FINAL, WAITING, Status
+from taskgate.footprint import TASK_BYTES
 from taskgate.policy import Policy, QueuePolicy
-from tests.contract.admission import TASK_BYTES, Rates, Used, passed_limit
+from tests.contract.admission import Rates, Used, passed_limit
 
 RETENTION_MS = 40_000
 DEAD_RETENTION_MS = 90_000

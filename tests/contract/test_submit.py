@@ -11,6 +11,7 @@ from taskgate.contract.errors import IdempotencyConflict, QueueFull, StoreUnavai
 from taskgate.contract.models import Accepted, Limits
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
+from taskgate.footprint import TASK_BYTES
 from tests.conftest import Clock
 from tests.contract.conftest import LIMITS, Hand, read, submission, submit
 
@@ -24,6 +25,11 @@ async def test_an_accepted_task_is_queued_with_its_bytes_as_sent(store: Store, w
     claimed = await w1.claim_one()
     assert claimed.payload == payload
     assert claimed.spec.priority == 7
+
+
+async def test_a_task_counts_what_doctor_reckons_with(store: Store, redis_client: Redis) -> None:
+    await submit(store, submission(payload=b"[]"))
+    assert await redis_client.hget(keys.usage(0), "bytes:queue:default") == str(TASK_BYTES + 2).encode()
 
 
 async def test_the_same_submission_again_changes_nothing(store: Store) -> None:
