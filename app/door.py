@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.body import Bodies, ClientGone, Hold, Limiter, read_body
+from app.body import Bodies, ClientGone, Hold, Whole, read_body
 from app.errors import Problem, problem_of
 from app.exchange import EXCHANGE, Exchange
 from app.gateway import Gateway
@@ -131,14 +131,17 @@ class Door:
             inner["method"] = "GET"  # the server keeps the body back: it sees its own scope
         if scope["path"].endswith("/redrive"):
             self._check_serving()
+        whole = Whole(receive, headers, self._bodies)
         try:
-            await self._api(inner, Limiter(receive, headers, self._bodies.limit), send_with_headers)
+            await self._api(inner, whole, send_with_headers)
             for app in later:
                 await app(scope, receive, send_with_headers)
         except Exception:
             if not started:
                 raise
             logger.exception("request failed after its answer began", request_id=caller.request_id)
+        finally:
+            whole.end()
 
     def _check_lines(self, headers: dict[bytes, bytes], lines: list[tuple[bytes, bytes]]) -> None:
         """Put lists together, and refuse what may stand there once only: a dict keeps the last line of each name."""
