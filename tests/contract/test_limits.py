@@ -265,3 +265,59 @@ async def test_who_is_refused_before_anything_was_measured_comes_apart_from_the_
     assert len(set(waits)) == 200
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(3, abs=0.1)
+
+
+TWENTY = Limits(queues={"default": QueueLimits(tasks=20)})
+
+
+async def a_long_row(store: Store, hand: Hand, clock: Clock, limits: Limits) -> None:
+    """Twenty leave in a second, 1,480 were refused, and nothing is queued any more."""
+    await submit(store, *(submission() for _ in range(80)), limits=Limits(tenant=TenantLimits(tasks=1000)))
+    await drain(hand, clock, 20)
+    await store.submit([submission() for _ in range(1500)], limits)
+    await drain(hand, clock, 20, seconds=1)
+
+
+@pytest.mark.parametrize("limits", [TWENTY, Limits(tenant=TenantLimits(tasks=20))])
+async def test_once_nothing_waited_for_a_while_the_row_of_those_refused_starts_anew(
+    store: Store, w1: Hand, clock: Clock, limits: Limits
+) -> None:
+    """Those who were told a time in it and have not come are gone, and so is the speed of a queue without tasks."""
+    await a_long_row(store, w1, clock, limits)
+    clock.advance(900)
+    *_, told = await store.submit([submission() for _ in range(21)], limits)
+    assert isinstance(told, Refused)
+    assert told.retry_after_s > 50, "they may be on their way"
+    await drain(w1, clock, 20, seconds=1)
+
+    clock.advance(4000)
+    *_, told, later = await store.submit([submission() for _ in range(22)], limits)
+    assert isinstance(told, Refused)
+    assert isinstance(later, Refused)
+    assert (told.retry_after_s, later.retry_after_s) == (pytest.approx(0.05, abs=0.01), pytest.approx(0.1, abs=0.01))
+    assert (await refused_by(store, limits)).retry_after_s == pytest.approx(0.15, abs=0.02)
+
+
+async def test_a_row_that_has_ended_stays_so(store: Store, w1: Hand, clock: Clock) -> None:
+    """Though the call that found it so took all that came."""
+    await a_long_row(store, w1, clock, TWENTY)
+    clock.advance(4000)
+    await submit(store, *(submission() for _ in range(20)), limits=TWENTY)
+    assert (await refused_by(store, TWENTY)).retry_after_s == pytest.approx(0.05, abs=0.01)
+
+
+async def test_the_row_of_a_slow_queue_does_not_start_anew_between_two_tasks(
+    store: Store, w1: Hand, clock: Clock
+) -> None:
+    """One leaves in ten seconds, and nothing waits until the next caller comes."""
+    limits = Limits(queues={"default": QueueLimits(tasks=1)})
+    for _ in range(3):
+        await submit(store, limits=limits)
+        clock.advance(10_000)
+        await w1.claim_one()
+    await submit(store, limits=limits)
+    told = [(await refused_by(store, limits)).retry_after_s for _ in range(4)][-1]
+    await w1.claim_one()
+    clock.advance(9_000)
+    await submit(store, limits=limits)
+    assert (await refused_by(store, limits)).retry_after_s > told - 9

@@ -159,11 +159,37 @@ async def test_the_row_is_bounded_and_moves_on(store: Store, clock: Clock) -> No
 
 
 async def test_a_changed_rate_holds_for_the_next_one(store: Store, clock: Clock) -> None:
-    assert await accepted(store, rated(1, 10), 10) == 10
-    assert await accepted(store, rated(1000, 10), 1) == 0, "it is ten seconds ahead"
-    clock.advance(10_000)
-    assert await accepted(store, rated(1000, 10), 20) == 10
+    """It counts what came before in submissions, not in the time that they took up at the old rate."""
+    assert await accepted(store, rated(0.05, 10), 20) == 10
+    assert await accepted(store, rated(100, 10), 1) == 0
+    clock.advance(10)
+    [_, refused] = await store.submit([submission(), submission()], rated(100, 10))
+    assert isinstance(refused, RateLimited)
+    assert refused.retry_after_s < 0.2
+    clock.advance(100)
+    assert await accepted(store, rated(100, 10), 20) == 10
+    assert await accepted(store, rated(100, 100), 100) == 90, "a larger burst is there at once"
+    assert await accepted(store, rated(100, 1), 1) == 0
+    clock.advance(10)
+    assert await accepted(store, rated(100, 1), 2) == 1, "and a smaller one forgets what only the larger took"
     assert await accepted(store, Limits(), 20) == 20
+
+
+async def test_once_the_rate_was_not_used_for_a_while_the_row_of_those_refused_starts_anew(
+    store: Store, clock: Clock
+) -> None:
+    """Those who were told a time in it and have not come are gone."""
+    limits = rated(20, 20)
+    assert await accepted(store, limits, 1500) == 20
+    clock.advance(1000)
+    assert await accepted(store, limits, 20) == 20
+    [refused] = await store.submit([submission()], limits)
+    assert isinstance(refused, RateLimited)
+    assert refused.retry_after_s > 50, "they may be on their way"
+    clock.advance(3000)
+    *_, refused = await store.submit([submission() for _ in range(21)], limits)
+    assert isinstance(refused, RateLimited)
+    assert refused.retry_after_s == 0.05
 
 
 async def test_what_is_left_of_the_rate_is_told(store: Store, clock: Clock) -> None:

@@ -1,6 +1,7 @@
 -- What may wait: limits of queues and tenants, their measured speed, rates, and when to come again.
 local RETRY_CAP_MS = 60000
 local ROW_HASTE = 1.1 -- refused callers come 0 to 20 % later than they are told here, and no room shall be left over
+local ROW_REST_MS = 1000 -- and two steps: who obeys comes in whole seconds, so when nobody came for longer the row is empty
 local UNMEASURED_STEP_MS = 10 -- between refused callers while nobody knows a queue's speed: else all come again at once
 
 local DRAIN_FIELDS = { "drain_at:", "drain_n:", "drain_rate:" }
@@ -85,6 +86,10 @@ local function is_idle(bound)
     return bound.waiting == bound.delayed
 end
 
+local function pace_in(rate, span, left)
+    return { rate = rate, span = span, left = left, seen = (left + 1) * 1000 / math.max(1000, span) }
+end
+
 -- What was measured of it, read once a call: `rate` of the windows before, `seen` in this one of `span` ms.
 local function pace_of(bound)
     if not bound.pace then
@@ -92,8 +97,10 @@ local function pace_of(bound)
         local f = redis.call("HMGET", usage_key, "drain_at:" .. name, "drain_n:" .. name, "drain_rate:" .. name,
             "room_at:" .. name)
         local span, left = math.max(0, now - (tonumber(f[1]) or now)), tonumber(f[2]) or 0 -- clocks step back, too
-        bound.pace = { rate = tonumber(f[3]), span = span, left = left, seen = (left + 1) * 1000 / math.max(1000, span) }
-        bound.room_at = tonumber(f[4]) or 0
+        if bound.starts then
+            span, left = 0, 0
+        end
+        bound.pace, bound.room_at = pace_in(tonumber(f[3]), span, left), tonumber(f[4]) or 0
     end
     return bound.pace
 end
@@ -155,8 +162,18 @@ local function retry_in_ms(bound, over)
     return math.ceil(bound.room_at - now)
 end
 
--- GCRA of a tenant's submissions. `ahead`: how far it is ahead of its rate, in ms (its TAT lies that long after now);
--- `row`: as `room_at`, in ms from now, in steps of its rate. nil: it has no rate.
+-- A new window starts with what is accepted now. When nothing was queued for long, nobody is in the row any more.
+local function start_window(bound)
+    local idle_ms = now - (tonumber(bound.measured) or now) - 1000 -- at least: the last one may have left with its window
+    if idle_ms > ROW_REST_MS and idle_ms > ROW_REST_MS + 2000 / (pace_of(bound).rate or math.huge) then
+        bound.room_at, bound.row_ended = 0, true
+    end
+    bound.starts = true
+    bound.pace = bound.pace and pace_in(bound.pace.rate, 0, 0)
+end
+
+-- GCRA of a tenant's submissions, counted in submissions, so that another rate holds at once. `ahead`: how many it is ahead
+-- of its rate (its TAT lies that many steps after now); `row`: as `room_at`, in steps from now. nil: it has no rate.
 local function rate_of(limits)
     local per_s, burst = limits[5], limits[6]
     if per_s == 0 then
@@ -164,15 +181,18 @@ local function rate_of(limits)
     end
     local key = prefix .. "rate:" .. limits[1]
     local at, ahead, row = string.match(redis.call("GET", key) or "", "^(%S+) (%S+) (%S+)$")
-    local passed = at and math.max(0, now - tonumber(at)) or 0
     local step = 1000 / per_s
+    local passed = at and math.max(0, now - tonumber(at)) / step or 0
+    local allowed = burst - 1 + 1e-6 -- that is the noise of a float
+    ahead = at and math.min(tonumber(ahead), allowed + 1) - passed or 0 -- the burst may have been larger
+    local is_new = not at or -ahead > ROW_REST_MS / step + 2
     return {
         key = key,
         step = step,
         burst = burst,
-        allowed = (burst - 1) * step + step / 1e6, -- the last one is the noise of a float
-        ahead = at and math.max(0, tonumber(ahead) - passed) or 0,
-        row = at and tonumber(row) - passed or -step,
+        allowed = allowed,
+        ahead = math.max(0, ahead),
+        row = is_new and -1 or tonumber(row) - passed,
     }
 end
 
@@ -181,14 +201,16 @@ local function too_fast(rate)
     if rate.ahead <= rate.allowed then
         return nil
     end
-    rate.row = math.min(RETRY_CAP_MS, math.max(rate.ahead - rate.allowed, rate.row + rate.step / ROW_HASTE))
+    rate.row = math.min(RETRY_CAP_MS / rate.step, math.max(rate.ahead - rate.allowed, rate.row + 1 / ROW_HASTE))
     rate.moved = true
-    return math.ceil(rate.row)
+    return math.ceil(rate.row * rate.step)
 end
 
 -- Something was accepted.
 local function admitted(bound)
-    bound.starts = is_idle(bound) or not bound.measured
+    if not bound.starts and (is_idle(bound) or not bound.measured) then
+        start_window(bound)
+    end
 end
 
 -- The limit that one more task of `bytes` would pass, whose it is, and how many tasks must leave before; nil: there is
@@ -212,7 +234,7 @@ end
 -- A submission counts for its tenant's rate. nil: it has none.
 local function count_submission(rate)
     if rate then
-        rate.ahead = rate.ahead + rate.step
+        rate.ahead = rate.ahead + 1
         rate.moved = true
     end
 end
@@ -237,6 +259,8 @@ local function close_bound(bound)
     end
     if bound.row_moved then
         redis.call("HSET", usage_key, "room_at:" .. name, bound.room_at)
+    elseif bound.row_ended then
+        redis.call("HDEL", usage_key, "room_at:" .. name)
     end
     return waiting_of(bound), bytes_of(bound)
 end
@@ -247,10 +271,10 @@ local function close_rate(rate)
         return 0, 0
     end
     if rate.moved then
-        local life_ms = math.ceil(math.max(rate.ahead, rate.row)) + RETRY_CAP_MS
+        local life_ms = math.ceil(math.max(rate.ahead, rate.row) * rate.step) + RETRY_CAP_MS
         redis.call("SET", rate.key, string.format("%d %.17g %.17g", now, rate.ahead, rate.row), "PX", life_ms)
     end
-    local room = (rate.allowed - rate.ahead) / rate.step + 1
+    local room = rate.allowed - rate.ahead + 1
     local left = math.max(0, math.floor(room))
     return left, left < rate.burst and math.ceil((left + 1 - room) * rate.step) or 0
 end
