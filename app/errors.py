@@ -33,6 +33,9 @@ KINDS: dict[str, Kind] = {
         "means that the request may have been carried out: look at the task with the given id, or repeat it with the "
         "same Idempotency-Key.",
     ),
+    "deadline-passed": Kind(
+        409, "Start deadline passed", "The task was never queued, and can not start any more: its deadline is over."
+    ),
     "gone": Kind(410, "Task purged", "The task existed longer ago than finished tasks are kept."),
     "head-too-large": Kind(431, "Head too large", "A request has at most 100 headers and about 32 KiB of them."),
     "idempotency-key-invalid": Kind(
@@ -147,6 +150,8 @@ def problem_of(error: errors.TaskgateError, *, task_id: str | None = None) -> Pr
             return Problem("not-cancelable", str(error), task_status=error.status)
         case errors.NotDead():
             return Problem("not-dead", str(error), task_status=error.status)
+        case errors.DeadlinePassed():
+            return Problem("deadline-passed")
         case errors.NotFinished():
             return Problem("not-finished", str(error), retry_after_s=1, task_status=error.status)
         case errors.ResultGone():

@@ -28,8 +28,8 @@ class Redriven(msgspec.Struct, kw_only=True):
     refused: int = 0
     """For want of room: they are dead letters as before."""
     skipped: int = 0
-    """No dead letters of yours, or no more; or another task has their unique key. Those from `next_cursor` on are met
-    again, and not counted yet.
+    """No dead letters of yours, or no more; or another task has their unique key; or they were spilled and their start
+    deadline is over. Those from `next_cursor` on are met again, and not counted yet.
     """
     limit: str | None = None
     """What those that were refused ran into."""

@@ -10,6 +10,7 @@ TaskgateError
 ├── UniqueConflict          another live task has the unique key
 ├── NotCancelable           already ended in another way
 ├── NotDead                 redrive of a task that is not failed
+├── DeadlinePassed          redrive of a spilled task after its start deadline
 ├── NotFinished             the result of a task that has not ended
 ├── ResultGone              of a task that is still known: dropped, since finished tasks kept too much
 ├── NoSuchWorker            a claim by a supervisor that has not beaten
@@ -83,6 +84,11 @@ class NotDead(TaskgateError):
     def __init__(self, status: str) -> None:
         super().__init__(f"only failed tasks can be redriven; this one is {status}")
         self.status = status
+
+
+class DeadlinePassed(TaskgateError):
+    def __init__(self) -> None:
+        super().__init__("the task has not started by its deadline, and never will")
 
 
 class NotFinished(TaskgateError):

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from taskgate.contract import keys
 from taskgate.contract.bounds import Rooms, bounds_of, refusal
 from taskgate.contract.errors import (
+    DeadlinePassed,
     IdempotencyConflict,
     NoSuchWorker,
     NotCancelable,
@@ -313,11 +314,12 @@ class Store(Reading):
         raise AssertionError(f"unknown reply {reply!r}")
 
     async def redrive(self, task_id: str, *, request_id: str, limits: Limits, tenant: str = "") -> None:
-        """Give a dead letter a fresh set of attempts: failed -> queued. The same `request_id` again is no second one.
+        """Give a dead letter new attempts: failed -> queued | scheduled. The same `request_id` again is no second one.
 
         Raises:
             TaskNotFound: there is no such task of that tenant.
             NotDead: it has not failed.
+            DeadlinePassed: it was spilled, and its start deadline is over.
             UniqueConflict: another live task has its unique key.
             Refused: its queue or its tenant has no room.
         """
@@ -443,6 +445,8 @@ def _redriven(task_id: str, reply: list[Any], place: Sequence[str]) -> TaskgateE
             return TaskNotFound(task_id)
         case [b"not_dead", status]:
             return NotDead(status.decode())
+        case [b"deadline_passed"]:
+            return DeadlinePassed()
         case [b"unique_conflict", holder, status]:
             return UniqueConflict(holder.decode(), status.decode())
         case [b"full", limit, retry_ms]:

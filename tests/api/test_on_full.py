@@ -210,6 +210,25 @@ async def test_spilled_is_accepted_and_failed_and_can_be_redriven(
     assert claimed.payload == b'{"text":"spilled"}'
 
 
+async def test_a_spilled_task_keeps_its_start_time_and_its_start_deadline(
+    client_with: Callable[..., Any], worker: Worker
+) -> None:
+    http = client_with('limit_tasks = 1\non_full = "spill"')
+    await submit(http)
+    later = (await post(http, "later", delay_s=60, deadline_s=90)).json()
+    over = (await post(http, "over", deadline_s=0.001)).json()
+    assert (later["status"], over["status"]) == ("failed", "failed")
+    assert later["deadline_at"]
+    await worker.claim()
+    refused = await http.post(f"/tasks/{over['id']}/redrive")
+    assert (refused.status_code, refused.json()["type"]) == (409, "/problems/deadline-passed")
+    answer = (await http.post("/dead-letters/redrive", json={"filter": {}})).json()
+    assert (answer["redriven"], answer["skipped"]) == (1, 1)
+    task = (await http.get(f"/tasks/{later['id']}")).json()
+    assert (task["status"], task["deadline_at"]) == ("scheduled", later["deadline_at"])
+    assert task["scheduled_at"] < task["deadline_at"]
+
+
 async def test_a_spilled_task_is_the_answer_to_its_key_and_has_ended_for_those_who_wait(
     client_with: Callable[..., Any], worker: Worker
 ) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from taskgate.contract.errors import (
+    DeadlinePassed,
     IdempotencyConflict,
     NotCancelable,
     NotDead,
@@ -22,7 +23,12 @@ from tests.contract.reference import Answer
 
 RETRY_CAP_MS = 60_000
 PACE_FIELDS = ("drain_at", "drain_n", "drain_rate")
-REFUSALS = {TaskNotFound: "not_found", NotDead: "not_dead", UniqueConflict: "unique_conflict"}
+REFUSALS = {
+    TaskNotFound: "not_found",
+    NotDead: "not_dead",
+    DeadlinePassed: "deadline_passed",
+    UniqueConflict: "unique_conflict",
+}
 
 
 class Clients(Common):

@@ -191,7 +191,7 @@ class Reference:
         self.rates.count(task.tenant, policy.tenant(task.tenant), self._clock())
         self._keep_key(task.tenant, key, fingerprint, task.id)
         if limit:
-            self.tasks[task.id] = spilled = replace(task, spilled=True, deadline_ms=None)
+            self.tasks[task.id] = spilled = replace(task, spilled=True)
             self._end(spilled, Status.FAILED)
             return Answer("spilled", task.id)
         if holder:
@@ -342,13 +342,19 @@ class Reference:
             return "ok"
         if not self._is_letter(task, before_ms):
             return "not_dead"
+        if task.spilled and self.has_expired(task):
+            return "deadline_passed"
         if self._in_the_way(task):
             return "unique_conflict"
         if limit := self._full(task, policy, leaving):
             return limit
         task.past += task.worker != ""
         task.attempt, task.worker, task.redriven, task.epoch = 0, "", request_id, max(1, task.epoch)
-        task.deadline_ms, task.met, task.spilled = None, False, False
+        if task.spilled:
+            start_ms = max(start_ms, task.due_ms)
+        else:
+            task.deadline_ms = None
+        task.met, task.spilled = False, False
         if start_ms > self._clock():
             task.status, task.due_ms = Status.SCHEDULED, start_ms
         else:

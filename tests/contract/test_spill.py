@@ -5,12 +5,12 @@ import json
 import pytest
 from redis.asyncio import Redis
 
-from taskgate.contract.errors import IdempotencyConflict, QueueFull, QuotaExceeded, RateLimited, Refused
+from taskgate.contract.errors import DeadlinePassed, IdempotencyConflict, QueueFull, QuotaExceeded, RateLimited, Refused
 from taskgate.contract.models import UNLIMITED, Accepted, Limits, QueueLimits, Submission, TenantLimits
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 from tests.conftest import Clock, dead_letters
-from tests.contract.conftest import Hand, read, submission, submit
+from tests.contract.conftest import LIMITS, Hand, read, submission, submit
 
 SLOW = TenantLimits(rate_per_s=1)
 
@@ -40,10 +40,11 @@ async def refused(store: Store, limits: Limits, item: Submission | None = None) 
 async def test_a_task_too_many_is_a_dead_letter_that_was_never_queued(store: Store, w1: Hand, clock: Clock) -> None:
     [first] = await submit(store, limits=spilling())
     task_id = await spilled(store, submission(payload=b'{"n":1}', delay_ms=5, deadline_ms=9), spilling())
+    due_ms, deadline_ms = clock.now + 5, clock.now + 9
 
     record = await read(store, task_id)
     assert (record.status, record.version, record.attempt) == (Status.FAILED, 1, 0)
-    assert (record.due_ms, record.deadline_ms, record.finished_ms) == (0, 0, clock.now)
+    assert (record.due_ms, record.deadline_ms, record.finished_ms) == (due_ms, deadline_ms, clock.now)
     assert json.loads(record.error) == {
         "kind": "overflow",
         "message": "it was not queued: queue-tasks was reached when it came",
@@ -71,6 +72,63 @@ async def test_a_redriven_one_runs_and_makes_room_for_another(store: Store, w1: 
     task = await w1.claim_one()
     assert (task.id, task.payload, task.attempt) == (task_id, b'{"n":1}', 1)
     await w1.finish(task, "failed", error=b'{"kind":"exception"}')  # a usual dead letter by now
+
+
+@pytest.mark.parametrize("rate_per_s", [0, 1])
+async def test_a_redriven_one_does_not_start_before_its_time(
+    store: Store, w1: Hand, clock: Clock, rate_per_s: float
+) -> None:
+    await submit(store, limits=spilling())
+    later = await spilled(store, submission(delay_ms=5_000, deadline_ms=9_000), spilling(spill_tasks=9))
+    at = await spilled(store, submission(run_at_ms=clock.now + 5_000), spilling(spill_tasks=9))
+    never = await spilled(store, submission(delay_ms=5_000, deadline_ms=4_000), spilling(spill_tasks=9))
+    await w1.claim_one()
+    ids = [later, at, never]
+    assert (
+        await store.redrive_letters(ids, request_id="r", limits=LIMITS, first_ms=clock.now, rate_per_s=rate_per_s)
+        == [None] * 3
+    )
+    for wanted in (Status.SCHEDULED, Status.EXPIRED):
+        assert [(await read(store, each)).status for each in ids] == [Status.SCHEDULED, Status.SCHEDULED, wanted]
+        clock.advance(4_999 if wanted is Status.SCHEDULED else 1)
+        await store.promote(0)
+    assert {task.id for task in await w1.claim(5)} == {later, at}
+
+
+async def test_the_start_deadline_of_a_redriven_one_holds(store: Store, w1: Hand, clock: Clock) -> None:
+    await submit(store, limits=spilling())
+    task_id = await spilled(store, submission(deadline_ms=1_000), spilling())
+    await w1.claim_one()
+    clock.advance(999)
+    await store.redrive(task_id, request_id="r", limits=LIMITS)
+    record = await read(store, task_id)
+    assert (record.status, record.due_ms, record.deadline_ms) == (Status.QUEUED, 0, clock.now + 1)
+    clock.advance(1)
+    await store.promote(0)
+    assert (await read(store, task_id)).status is Status.EXPIRED
+
+
+async def test_one_whose_start_deadline_is_over_cannot_be_redriven(store: Store, w1: Hand, clock: Clock) -> None:
+    await submit(store, limits=spilling())
+    task_id = await spilled(store, submission(deadline_ms=1_000), spilling())
+    await w1.claim_one()
+    clock.advance(1_000)
+    with pytest.raises(DeadlinePassed):
+        await store.redrive(task_id, request_id="r", limits=LIMITS)
+    assert (await read(store, task_id)).status is Status.FAILED
+    assert await dead_letters(store) == [task_id]
+
+
+async def test_once_it_has_started_it_is_a_dead_letter_as_others(store: Store, w1: Hand, clock: Clock) -> None:
+    await submit(store, limits=spilling())
+    task_id = await spilled(store, submission(delay_ms=5, deadline_ms=1_000), spilling())
+    await w1.claim_one()
+    clock.advance(5)
+    await store.redrive(task_id, request_id="r", limits=LIMITS)
+    await w1.finish(await w1.claim_one(), "failed", error=b'{"kind":"exception"}')
+    clock.advance(1_000)
+    await store.redrive(task_id, request_id="again", limits=LIMITS)
+    assert (await w1.claim_one()).id == task_id
 
 
 @pytest.mark.parametrize("limits", [spilling(spill_tasks=3), spilling(spill_tasks=9, spill_bytes=3 * 2050)])

@@ -1,8 +1,9 @@
 #!lua
 -- Give dead letters a fresh set of attempts: failed -> queued | scheduled. Their events and their history are kept. What
 -- has the unique key of one and can never start any more: scheduled | queued | retrying -> expired.
--- Replies per id {"ok"}, {"not_found"}, {"not_dead", status}, {"full", limit, retry_ms} or, where another live task has
--- its unique key, {"unique_conflict", task_id, status}.
+-- One that was spilled keeps its start time and its start deadline, since it never began.
+-- Replies per id {"ok"}, {"not_found"}, {"not_dead", status}, {"deadline_passed"}, {"full", limit, retry_ms} or, where
+-- another live task has its unique key, {"unique_conflict", task_id, status}.
 local tenant = ARGV[2] -- string whose tasks they must be; "" is anybody's
 local request_id = ARGV[3] -- string a repeat of the same request answers ok
 local before_ms = tonumber(ARGV[4]) -- int    only what failed before then: not what has failed again since; 0: any
@@ -36,25 +37,29 @@ end
 
 local started = 0
 
--- Put it where tasks wait: in its old place or, at a rate, where its start is due.
-local function wait_again(id, key, place, score, ckey)
-    local start = first_ms + math.floor(started * step_us / 1000)
+-- Put it where tasks wait: in its old place or, where its start is due later (of itself or at a rate), until then.
+local function wait_again(id, key, place, score, ckey, due, deadline)
+    local start = math.max(first_ms + math.floor(started * step_us / 1000), due or 0)
     started = started + 1
     if start > now then
         redis.call("HSET", key, "status", "scheduled", "due", start)
-        set_due(id, start)
+        set_due(id, math.min(start, deadline or start))
         return "scheduled"
     end
     redis.call("HSET", key, "status", "queued")
     enqueue(id, place, score, ckey)
+    if deadline then
+        set_due(id, deadline)
+    end
     return "queued"
 end
 
 local function redrive(id)
     local key = prefix .. "task:" .. id
     local f = redis.call("HMGET", key, "status", "place", "version", "score", "bytes", "redriven", "unique", "worker",
-        "error", "finished", "epoch", "ckey")
+        "error", "finished", "epoch", "ckey", "spilled", "due", "deadline")
     local status, place, unique = f[1], f[2], f[7]
+    local due, deadline = f[13] and tonumber(f[14]), f[13] and tonumber(f[15])
     if not status then
         return { "not_found" }
     end
@@ -67,6 +72,9 @@ local function redrive(id)
     end
     if status ~= "failed" or (before_ms > 0 and tonumber(f[10]) >= before_ms) then
         return { "not_dead", status }
+    end
+    if deadline and deadline <= now then
+        return { "deadline_passed" }
     end
     if unique then
         local holder, holder_status = holder_of(owner, unique)
@@ -88,14 +96,17 @@ local function redrive(id)
     -- An epoch of 1 is that of a first claim, which comes right after the submission.
     redis.call("HSET", key, "version", version, "attempt", 0, "worker", "", "redriven", request_id, "redriven_at", now,
         "epoch", math.max(1, tonumber(f[11])))
-    redis.call("HDEL", key, "finished", "purge", "deadline", "started", "met", "error", "spilled")
+    redis.call("HDEL", key, "finished", "purge", "started", "met", "error", "spilled", "due")
+    if not deadline then
+        redis.call("HDEL", key, "deadline")
+    end
     for _, part in ipairs({ "", ":events", ":logs", ":attempts" }) do
         redis.call("PERSIST", key .. part)
     end
     if unique then
         take_unique(id, owner, unique)
     end
-    local waits = wait_again(id, key, place, f[4], f[12])
+    local waits = wait_again(id, key, place, f[4], f[12], due, deadline)
     tally_waiting(place, bytes, 1)
     tally_delayed(place, waits, 1)
     tell_status(id, version, waits, 0, ',"reason":"redrive"')

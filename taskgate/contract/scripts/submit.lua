@@ -59,6 +59,12 @@ local function spill(item, queue, limit, bytes)
     if item[13] ~= "" then
         fields[5], fields[6] = "unique", item[13] -- which it takes when it is redriven, not before
     end
+    local delay_ms, run_at_ms, deadline_ms = unpack(item, 8, 10)
+    for name, at in pairs({ due = math.max(now + delay_ms, run_at_ms), deadline = now + deadline_ms }) do
+        if at > now then -- a redrive goes by it
+            fields[#fields + 1], fields[#fields + 2] = name, at
+        end
+    end
     finish_record(item[1], create(item, "failed"), "failed", dead_retention_ms, 1, 0, ',"error":' .. fields[4], fields,
         bytes, false, SPILLED)
     keep_key(item)
