@@ -12,6 +12,7 @@ from taskgate.contract.errors import NoSuchWorker, OutcomeUnknown, StoreUnavaila
 from taskgate.contract.models import NEIGHBOUR_LIMIT, Claimed, Served
 from taskgate.contract.store import Store
 from workers.lease import Lease
+from workers.turns import Turns
 
 log = structlog.get_logger()
 
@@ -64,6 +65,7 @@ class Claims:
         """Partitions where they do."""
         self._shares = shares
         self._served: list[Served] = []
+        self._turns = Turns()
         self._kinds: dict[str, str] = {}
         self._hungry: set[str] = set()
         self._wake = asyncio.Event()
@@ -119,25 +121,27 @@ class Claims:
     async def _claim_all(self) -> None:
         if self.stopped:
             return
-        for partition in self._store.partitions:
-            while self._lease.holds:
-                if not await self._claim(partition):
-                    break
+        some_sated = True
+        while some_sated:
+            some_sated = False
+            for partition in self._turns.partitions(self._store.partitions, _free(self._room())):
+                if self._lease.holds and await self._claim(partition):
+                    some_sated = True
 
     async def _claim(self, partition: int) -> bool:
         """Whether some kind got all that it asked for, so that more may wait."""
         room = self._room()
-        wanted = {SYNC: room.sync, FRESH: _fresh(room), ASYNC: room.asynchronous, ALONE: room.alone}
-        asked = {kind: free for kind, free in wanted.items() if free > 0}
+        asked = _free(room)
         if not self._served or not (asked or partition in self._marked):
             return False
+        self._turns.asked(partition, asked)
         self._marked.discard(partition)  # not later: another may be taken while the claim is under way
         # What an answer past this deadline tells of may have been reaped meanwhile, whatever beats have come since.
         deadline_ns = self._lease.deadline_ns
         claimed = await self._store.claim(
             partition,
             self._worker_id,
-            served=self._served,
+            served=self._turns.served(self._served, partition),
             free_sync=asked.get(SYNC, 0),
             free_fresh=asked.get(FRESH, 0),
             fresh_takes=room.fresh_takes,
@@ -146,7 +150,11 @@ class Claims:
             lease_ms=self._lease_ms,
             shares=self._shares,
         )
-        got = Counter(self._kind(task) for task in claimed)
+        got: Counter[str] = Counter()
+        for task in claimed:
+            kind = self._kind(task)
+            got[kind] += 1
+            self._turns.given(partition, task.spec.queue, kind)
         self._take(claimed, deadline_ns)
         (self._fresh_waits.add if claimed.fresh_waits else self._fresh_waits.discard)(partition)
         self._tell_fresh_waits(bool(self._fresh_waits))
@@ -171,6 +179,12 @@ class Claims:
         if FRESH in self._hungry and _fresh(room) > 0:
             wanted.update(each for each in self._served if each.kind == FRESH)
         return frozenset(wanted)
+
+
+def _free(room: Room) -> dict[str, int]:
+    """Free slots, by kind."""
+    slots = {SYNC: room.sync, FRESH: _fresh(room), ASYNC: room.asynchronous, ALONE: room.alone}
+    return {kind: free for kind, free in slots.items() if free > 0}
 
 
 def _fresh(room: Room) -> int:

@@ -15,6 +15,7 @@ from taskgate.policy import Policy
 from tests.contract import invariants
 from tests.contract.fairness import Fairness
 from tests.contract.reference import DEAD_RETENTION_MS, HELD, RETENTION_MS, Group, Lane, Reference, Task, Token
+from workers.turns import Turns
 
 T = TypeVar("T")
 
@@ -59,6 +60,8 @@ class Common:
         )
         self._reference = Reference(SERVED, self._clock)
         self._fairness = Fairness()
+        self._turns = Turns()
+        """Of queues, as one supervisor keeps them."""
         self._policy = POLICIES["none"]
         self._most: dict[str, int] = {}
         self._capped: set[tuple[str, str]] = set()

@@ -113,6 +113,8 @@ class Supervisors(Common):
             slot = str(self._reference.slot(self._reference.start(token).lane))
             free[slot] -= 1
             free["sync"] -= fresh_takes if slot == "fresh" else 0
+            if slot != "alone":  # those begin where async ones do
+                self._turns.given(0, task.lane.queue, slot)
         self._tokens += claimed
         self._expire_at_the_claim()
         assert min(free.values()) >= 0, "more than there are slots"
@@ -131,7 +133,7 @@ class Supervisors(Common):
             self._store.claim(
                 0,
                 worker,
-                served=self._served(),
+                served=self._turns.served(self._served(), 0),
                 free_sync=free["sync"],
                 free_async=free["async"],
                 free_alone=free["alone"],
@@ -150,14 +152,17 @@ class Supervisors(Common):
                 self._reference.expire(task)
 
     def _check_fairness(self, claimed: list[Token], before: Ready, after: Ready) -> None:
-        """Tenants compete within a lane by their weights, lanes within what needs the same slots of a queue."""
+        """Tenants compete within a lane by their weights, lanes within what needs the same slots of a queue, and queues
+        for slots.
+        """
         taken = [self._reference.tasks[token.task_id] for token in claimed]
         by_tenant = Counter((str(task.lane), task.tenant) for task in taken)
         by_lane = Counter((self._group(task.lane), str(task.lane)) for task in taken)
+        by_queue = Counter((_slots(self._group(task.lane)), task.lane.queue) for task in taken)
         had, has = competitors(self._group, before), competitors(self._group, after)
         weights = {tenant: self._policy.tenant(tenant).weight for tenant in "ab"}
         for group, who_had in had.items():
-            given = {who: count for (where, who), count in (by_tenant | by_lane).items() if where == group}
+            given = {who: count for (where, who), count in (by_tenant | by_lane | by_queue).items() if where == group}
             self._fairness.took(group, who_had, given, has.get(group, set()), weights)
         self._fairness.only(has)
 
@@ -270,12 +275,18 @@ class Supervisors(Common):
 
 
 def competitors(group: Callable[[Lane], str], ready: Ready) -> dict[str, set[str]]:
-    """Who has something to take: tenants by lane, and lanes by what they compete for."""
+    """Who has something to take: tenants by lane, lanes and queues by what they compete for."""
     found: dict[str, set[str]] = defaultdict(set)
     for lane, tenant in ready:
         found[str(lane)].add(tenant)
         found[group(lane)].add(str(lane))
+        if not lane.alone:  # where these begin is decided by async ones, too
+            found[_slots(group(lane))].add(lane.queue)
     return found
+
+
+def _slots(group: str) -> str:
+    return group.partition(":")[2]
 
 
 def _named(lane: Lane) -> str:

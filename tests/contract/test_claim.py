@@ -69,10 +69,12 @@ async def test_only_served_types_of_served_queues_are_taken(store: Store, w1: Ha
     assert task.spec.type == "other"
 
 
-async def test_queues_are_served_in_the_order_given(store: Store, w1: Hand) -> None:
-    await submit(store, submission(queue="low"), submission(queue="high"), submission(queue="low"))
-    served = [Served("high", "echo", "sync"), Served("low", "echo", "sync")]
-    assert [task.spec.queue for task in await w1.claim(sync=2, served=served)] == ["high", "low"]
+async def test_the_queue_that_is_named_first_begins(store: Store, w1: Hand) -> None:
+    served = [Served("one", "echo", "sync"), Served("other", "echo", "sync")]
+    for order in (served, served[::-1]):
+        await submit(store, submission(queue="one"), submission(queue="other"))
+        begin = [task.spec.queue for _ in range(2) for task in await w1.claim(sync=1, served=order)]
+        assert begin == [each.queue for each in order]
 
 
 async def test_higher_priority_goes_first_and_equals_in_order(store: Store, w1: Hand, clock: Clock) -> None:

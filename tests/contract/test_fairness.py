@@ -1,5 +1,6 @@
 """claim: turns by weight, newcomers, and limits of tenants and types; nothing waits without somebody being told."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ from taskgate.contract import keys
 from taskgate.contract.models import Claimed, Served, Submission
 from taskgate.contract.shares import Share, shares
 from taskgate.contract.store import Store
+from tests.conftest import Clock
 from tests.contract.conftest import SERVED, Hand, submission, submit
 
 ECHO = SERVED[:1]
+TWO_QUEUES = [*ECHO, Served("second", "echo", "sync")]
 ONE_OTHER = [*SERVED[:1], Served("default", "other", "sync", concurrency=1)]
 
 
@@ -115,6 +118,39 @@ async def test_a_tenant_runs_no_more_than_it_may_over_all_types_and_queues(store
     assert tenants(held).count("a") == 3
     assert tenants(held).count("b") == 3
     assert await w1.claim(sync=9, free_async=9, served=served, shares=said) == []
+
+
+@pytest.mark.parametrize("served", [TWO_QUEUES, TWO_QUEUES[::-1]])
+async def test_queues_take_turns_however_many_wait_or_expire(
+    store: Store, w1: Hand, clock: Clock, served: list[Served]
+) -> None:
+    await submit(store, *of("a", 30), *of("a", 9, queue="second", deadline_ms=9), *of("b", 30, queue="second"))
+    clock.advance(10)
+    queues = [task.spec.queue for task in await w1.claim(sync=10, free_async=5, served=served)]
+    assert queues == [served[n % 2].queue for n in range(10)]
+
+
+async def test_a_queue_with_less_than_its_turns_leaves_them_to_the_others(store: Store, w1: Hand) -> None:
+    await submit(store, *of("a", 30), *of("a", 2, queue="second"))
+    queues = [task.spec.queue for task in await w1.claim(sync=10, served=TWO_QUEUES)]
+    assert queues.count("default") == 8
+
+
+async def test_queues_take_turns_for_each_kind_of_slots_by_itself(store: Store, w1: Hand) -> None:
+    served = [*SERVED, *(each._replace(queue="second") for each in SERVED)]
+    for queue in ("default", "second"):
+        await submit(store, *of("a", 9, queue=queue), *of("a", 9, "get", queue=queue))
+    taken = [(t.spec.type, t.spec.queue) for t in await w1.claim(sync=4, free_async=6, served=served)]
+    assert Counter(taken) == {
+        (task_type, queue): count for task_type, count in (("echo", 2), ("get", 3)) for queue in ("default", "second")
+    }
+
+
+async def test_a_tenant_runs_no_more_than_it_may_where_it_waits_in_several_lanes(store: Store, w1: Hand) -> None:
+    said = shares({"a": Share(concurrency=3)})
+    await submit(store, *of("a", 9), *of("a", 9, "other"), *of("a", 9, queue="second"))
+    served = [*SERVED, Served("second", "echo", "sync")]
+    assert len(await w1.claim(sync=20, served=served, shares=said)) == 3
 
 
 @pytest.mark.parametrize("end", ["finish", "retry", "hand_back", "reap", "cancel"])

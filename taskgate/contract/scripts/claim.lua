@@ -13,7 +13,7 @@ local free_alone = tonumber(ARGV[8]) -- int    free slots for async tasks that m
 local max_bytes = tonumber(ARGV[9]) -- int    payload bytes of one claim; at least one task is taken
 local retention_ms = tonumber(ARGV[10]) -- int    of tasks that turn out expired
 local shares = ARGV[11] -- string lines of tenant, weight and concurrency, as prelude/lanes.lua `share_of` reads them
-local served = cmsgpack.unpack(ARGV[12]) -- list   of {queue, type, kind, concurrency}, in the order queues are served
+local served = cmsgpack.unpack(ARGV[12]) -- list   of {queue, type, kind, concurrency}; queues begin in the order in which they come, for each kind of slots
 
 if redis.call("HEXISTS", prefix .. "beats", worker) == 0 then
     return { "no_worker" }
@@ -27,6 +27,7 @@ local free = {
     async = math.min(free_async, TASKS_A_CALL),
     alone = math.min(free_alone, TASKS_A_CALL),
 }
+local SLOTS = { sync = { "sync" }, fresh = { "sync" }, async = { "async", "alone" } } -- that tasks of a kind may need
 local taken, bytes_taken, expired = {}, 0, 0
 local left = {} -- as `drained` counts
 local held = {}
@@ -131,6 +132,9 @@ end
 
 -- Take the next task of a lane: tenant of the lowest virtual time, lowest score within it.
 local function take(lane)
+    if lane.tenant and is_full(lane.tenant) then -- by what another lane took
+        end_turn(lane)
+    end
     if not lane.tenant then
         begin_turn(lane)
     end
@@ -146,6 +150,7 @@ local function take(lane)
         lane.time = lane.time + 1
         lane.last_time = lane.tenant_time
         lane.tenant_time = lane.tenant_time + costs[lane.tenant]
+        left[lane.queue] = (left[lane.queue] or 0) + 1
     end
     if not id or lane.tenant_time >= lane.until_time or is_full(lane.tenant) then
         end_turn(lane)
@@ -249,18 +254,34 @@ local function lanes_of(queue, kinds, mosts_of)
     return lanes
 end
 
+-- A task of a row: the lanes of one queue that compete for the same slots. Whether it had one that fits.
+local function take_one(row)
+    local before = #taken
+    local lane = next_lane(row)
+    while lane and #taken == before and expired < EXPIRED_A_CALL do
+        take(lane)
+        lane = next_lane(row)
+    end
+    return #taken > before
+end
+
+-- Queues take turns: every row has one task after the other, until nothing fits.
+local function take_turns(rows)
+    while #rows > 0 do
+        local rest = {}
+        for _, row in ipairs(rows) do
+            if bytes_taken < max_bytes and expired < EXPIRED_A_CALL and take_one(row) then
+                rest[#rest + 1] = row
+            end
+        end
+        rows = rest
+    end
+end
+
 local fresh_waits = 0
 
-local function claim_from(queue, kinds, mosts_of)
-    local lanes = lanes_of(queue, kinds, mosts_of)
-    local turns_key = prefix .. "turns:" .. queue
-    seat(lanes, turns_key)
-    local before = #taken
-    local lane = next_lane(lanes)
-    while lane and bytes_taken < max_bytes and expired < EXPIRED_A_CALL do
-        take(lane)
-        lane = next_lane(lanes)
-    end
+-- Write down what has become of a queue's lanes.
+local function close(queue, lanes)
     local some_wait = false
     for _, each in ipairs(lanes) do
         end_turn(each)
@@ -276,11 +297,8 @@ local function claim_from(queue, kinds, mosts_of)
         if each.waits then
             note(each, queue)
         elseif some_wait then
-            redis.call("ZADD", turns_key, each.time, each.type)
+            redis.call("ZADD", prefix .. "turns:" .. queue, each.time, each.type)
         end
-    end
-    if #taken > before then
-        left[queue] = #taken - before
     end
 end
 
@@ -293,8 +311,28 @@ for _, entry in ipairs(served) do
     end
     kinds[queue][task_type], mosts_of[task_type] = kind, entry[4]
 end
+local lanes_by_queue, rows_by_slots = {}, {}
 for _, queue in ipairs(queues) do
-    claim_from(queue, kinds[queue], mosts_of)
+    local lanes = lanes_of(queue, kinds[queue], mosts_of)
+    seat(lanes, prefix .. "turns:" .. queue)
+    lanes_by_queue[queue] = lanes
+    for _, lane in ipairs(lanes) do
+        local name = lane.slots .. ":" .. queue
+        rows_by_slots[name] = rows_by_slots[name] or {}
+        table.insert(rows_by_slots[name], lane)
+    end
+end
+local rows = {}
+for _, entry in ipairs(served) do
+    for _, slots in ipairs(SLOTS[entry[3]]) do
+        local name = slots .. ":" .. entry[1]
+        rows[#rows + 1] = rows_by_slots[name]
+        rows_by_slots[name] = nil
+    end
+end
+take_turns(rows)
+for _, queue in ipairs(queues) do
+    close(queue, lanes_by_queue[queue])
 end
 if #held > 0 then
     redis.call("SADD", prefix .. "held:" .. worker, unpack(held))
