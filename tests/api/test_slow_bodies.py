@@ -163,3 +163,28 @@ async def test_a_body_for_fastapi_may_come_in_parts_and_in_gzip(door: Door, live
     packed = Sender(door, "/dead-letters/redrive", content_encoding="gzip").brings(gzip.compress(wanted), more=False)
     assert (await parts.answer())[0] == (await packed.answer())[0] == 200
     assert door._bodies.held == 0
+
+
+@pytest.mark.full
+@pytest.mark.timeout(120)
+async def test_a_flood_of_stalled_bodies_keeps_nobody_out(serve: Callable[..., Any], worker: Worker) -> None:
+    """On the wire, with the room that there is: 64 bodies of nearly 1 MiB and 300 of 2 KiB have stalled."""
+    served = await serve()
+    head = b"POST /tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    writers = []
+
+    async def request(length: int, body: bytes) -> asyncio.StreamReader:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writers.append(writer)
+        writer.write(head % length + body)
+        await writer.drain()
+        return reader
+
+    for size in (*[1024**2 - 10] * 64, *[2048] * 300):
+        await request(1024**2, b" " * size)
+    await asyncio.sleep(2 * app.body.STALLED_S)
+    for _ in range(20):
+        answer = await request(len(BODY), BODY)
+        assert await asyncio.wait_for(answer.readline(), 20) == b"HTTP/1.1 202 Accepted\r\n"
+    for writer in writers:
+        writer.transport.abort()
