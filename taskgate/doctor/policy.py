@@ -1,5 +1,6 @@
 """Checks of the policy file: what it allows in all, and what of it cannot do what somebody meant."""
 
+import math
 from collections.abc import Iterator
 
 from taskgate.contract.shares import OTHERS
@@ -9,7 +10,7 @@ from taskgate.settings import Settings
 
 
 def policy(settings: Settings) -> list[Finding]:
-    return [_summary(settings), *_tenants(settings), *_spill(settings), *_too_small(settings)]
+    return [_summary(settings), *_tenants(settings), *_spill(settings), *_too_small(settings), *_bursts(settings)]
 
 
 def _summary(settings: Settings) -> Finding:
@@ -59,4 +60,18 @@ def _too_small(settings: Settings) -> Iterator[Finding]:
             warn=True,
             advice=f"none of that size ever fits into limit_bytes of {', '.join(small)}: raise it, or lower "
             "--max-body-bytes",
+        )
+
+
+def _bursts(settings: Settings) -> Iterator[Finding]:
+    """Retry-After has whole seconds: who obeys comes once a second, and then `burst` is what gets in."""
+    tenants = {name: settings.policy.tenant(name) for name in settings.policy.tenants}
+    small = [name for name, each in tenants.items() if (each.burst or math.inf) < math.floor(each.rate_per_s or 0)]
+    if small:
+        yield judge(
+            "bursts",
+            f"{len(small)} below what the rate allows in a second",
+            warn=True,
+            advice="callers who were refused together and obey Retry-After come again together, and get in at no more "
+            f"than `burst` a second: raise it in {', '.join(f'tenants.{name}' for name in small)} to rate_per_s",
         )

@@ -249,6 +249,14 @@ limit_bytes = 4_000_000
     assert "largest task" not in sound
 
 
+def test_a_burst_below_what_its_rate_allows_in_a_second_is_told(tmp_path: Path) -> None:
+    sound = "rate_per_s = 20.5\nburst = 20\n[tenants.slow]\nrate_per_s = 0.5\nburst = 1\n[tenants.plain]\nburst = 1\n"
+    assert "bursts" not in look(with_policy(tmp_path, f"[tenants.gold]\n{sound}"))
+    small = look(with_policy(tmp_path, '[tenants."*"]\nrate_per_s = 20\nburst = 19\n[tenants.gold]\nburst = 20\n'))
+    assert small["bursts"].level is Level.WARN
+    assert small["bursts"].advice.endswith("raise it in tenants.* to rate_per_s")
+
+
 def test_exit_code_and_output(cli: Cli, own_server: Server, tmp_path: Path) -> None:
     sound = cli("doctor", "--redis-url", own_server.url)
     assert sound.exit_code == 0
