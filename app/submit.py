@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
@@ -30,6 +31,13 @@ ANSWER_WITHIN_S = 4.0
 LARGE_BYTES = 65_536
 """From here on bodies are checked one by one, so that others get their turn in between."""
 
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9a-z-]++"
+_PARAMETER = re.compile(rb'(%b)=(%b|"(?:[^"\\]|\\.)*+")' % (_TOKEN, _TOKEN))
+_JSON_TYPE = re.compile(
+    rb"application/(?:[0-9a-z][!#$&^_.0-9a-z-]*\+)*json((?:[ \t]*+;[ \t]*+(?:%b)?+)*+)" % _PARAMETER.pattern
+)
+"""As RFC 9110 and 6838 write it, in small letters."""
+
 _spec_json = msgspec.json.Encoder().encode
 
 
@@ -41,10 +49,14 @@ class SubmitEndpoint:
         self._hub = hub
         self._store = store
         self._large = asyncio.Lock()
-        self._groups = _groups(store, limits.where_others_wait("closed"))
-        behind = _groups(store, limits.where_others_wait("behind"))
-        self._waiters = waiters.Waiters(_groups(store, limits), behind) if policy.lets_wait else None
         self._policy = policy
+        self._groups = {
+            limit: _groups(store, limits.where_others_wait(limit, on_full="refuse"))
+            for limit in ("", "queue-tasks", "queue-bytes", "queue-wait")
+        }
+        """By the limit that others wait for."""
+        behind = _groups(store, limits.where_others_wait("queue-tasks", on_full="wait"))
+        self._waiters = waiters.Waiters(_groups(store, limits), behind) if policy.lets_wait else None
 
     async def __call__(self, body: bytes, caller: Caller, headers: dict[bytes, bytes], receive: Receive) -> Reply:
         media_type = headers.get(b"content-type", b"")
@@ -97,9 +109,7 @@ class SubmitEndpoint:
             concurrency=info.concurrency_per_key,
         )
         try:
-            outcome = None if self._waiters is None else await self._waited(self._waiters, submission, receive)
-            if outcome is None:
-                outcome = await self._groups[self._store.partition_of(task_id)](submission)
+            outcome = await self._decided(submission, receive)
         except TimeoutError:
             raise problem_of(OutcomeUnknown("no answer yet"), task_id=task_id) from None
         except TaskgateError as error:
@@ -120,13 +130,17 @@ class SubmitEndpoint:
             return accepted.reply(outcome.task_id, seen.body, *more, ended=seen.has_ended())
         return accepted.reply(task_id, accepted.task_json(submission, spec), *more)
 
-    async def _waited(self, row: waiters.Waiters[Outcome], submission: Submission, receive: Receive) -> Outcome | None:
-        """What was decided once there was room; None: there was none in time, or nobody waits for that queue."""
-        policy = self._policy.queue(submission.queue)
-        if policy.on_full != "wait" or not row.has_place(submission):
-            return None
+    async def _decided(self, submission: Submission, receive: Receive) -> Outcome:
+        """Once there was room, where one may wait for it."""
         partition = self._store.partition_of(submission.id)
-        return await waiting.while_listening(row.admitted(submission, partition, wait_s=policy.wait_ms / 1000), receive)
+        others_first = ""
+        if self._waiters is not None and (policy := self._policy.queue(submission.queue)).on_full == "wait":
+            if self._waiters.has_place(submission):
+                wait = self._waiters.admitted(submission, partition, wait_s=policy.wait_ms / 1000)
+                if (outcome := await waiting.while_listening(wait, receive)) is not None:
+                    return outcome
+            others_first = self._waiters.limit(partition, submission.queue)
+        return await self._groups[others_first][partition](submission)
 
     def drain(self) -> None:
         """Nobody waits for room any longer; idempotent."""
@@ -161,11 +175,11 @@ def _size(submission: Submission) -> int:
 @functools.lru_cache(64)
 def is_json(media_type: bytes) -> bool:
     """`application/json` or a `+json` type, in UTF-8, which is all that JSON has."""
-    name, *parameters = media_type.lower().split(b";")
-    kind, _, sub = name.strip().partition(b"/")
-    charsets = [one.partition(b"=")[2].strip(b' "') for one in parameters if one.strip().startswith(b"charset")]
-    is_one = name.strip() == b"application/json" or (kind == b"application" and sub.endswith(b"+json"))
-    return is_one and all(charset in (b"utf-8", b"utf8") for charset in charsets)
+    found = _JSON_TYPE.fullmatch(media_type.lower().strip(b" \t"))
+    if found is None:
+        return False
+    charsets = [value.strip(b'"') for name, value in _PARAMETER.findall(found[1]) if name == b"charset"]
+    return all(charset in (b"utf-8", b"utf8") for charset in charsets)
 
 
 def _key(header: bytes) -> str:

@@ -38,6 +38,11 @@ class Waiters(Generic[R]):
     def has_place(self, submission: Submission) -> bool:
         return self._count < MOST and self._bytes + len(submission.payload) <= MOST_BYTES
 
+    def limit(self, partition: int, queue: str) -> str:
+        """The limit that others wait for there; "": nobody does, or each only for its tenant's."""
+        row = self._rows.get((partition, queue))
+        return "" if row is None else row.limit
+
     async def admitted(self, submission: Submission, partition: int, *, wait_s: float) -> R | None:
         """What was decided on it once there was room; None when there was none in time.
 
@@ -91,6 +96,8 @@ class _Row(Generic[R]):
         self._at_once = _AT_ONCE
         self._look_s = LOOK_MIN_S
         self._stuck = False
+        self.limit = ""
+        """The limit of the queue that the last try ended at."""
         self._news = asyncio.Event()
         self._draining = False
         self._running = asyncio.ensure_future(self._run())
@@ -133,6 +140,8 @@ class _Row(Generic[R]):
             ]
             if not any(refused):
                 self._at_once = min(_AT_ONCE, 2 * self._at_once)
+        if not self._stuck:
+            self.limit = ""
 
     def _first(self, at_limit: set[str]) -> list[_Waiter[R]]:
         group: list[_Waiter[R]] = []
@@ -148,7 +157,7 @@ class _Row(Generic[R]):
         if isinstance(outcome, Refused) and outcome.waits:
             self._look_s = min(LOOK_MAX_S, max(LOOK_MIN_S, outcome.retry_after_s))
             if isinstance(outcome, QueueFull):
-                self._stuck, self._at_once = True, 1
+                self._stuck, self._at_once, self.limit = True, 1, outcome.limit
             else:
                 at_limit.add(waiter.submission.tenant)
                 self._at_once = min(self._at_once, _FEW)

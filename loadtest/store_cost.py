@@ -14,11 +14,11 @@ from loadtest.services import TEXT
 from loadtest.stand_in import LEASE_MS, SERVED, WORKER, worker_info
 from loadtest.valkey import Durability, Valkey, serving
 from taskgate.contract import ids
-from taskgate.contract.models import Accepted, Claimed, Finish, Limits, Submission, TaskSpec
+from taskgate.contract.models import Accepted, Claimed, Finish, Limits, QueueLimits, Submission, TaskSpec
 from taskgate.contract.store import Store
 
 GROUPS = (64, 128)
-_LIMITS = Limits(tasks=10_000_000, bytes=1 << 40)
+_LIMITS = Limits(queue=QueueLimits(tasks=10_000_000, bytes=1 << 40))
 T = TypeVar("T")
 
 

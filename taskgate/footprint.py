@@ -26,9 +26,9 @@ def named_queues(settings: Settings) -> list[str]:
 
 
 def spilled_bytes(settings: Settings) -> int:
-    """Of dead letters of kind `overflow`; they are among what finished tasks may keep (RETENTION_BYTES)."""
-    said = settings.policy
-    return sum(int(one.spill_bytes) for name in said.queues if (one := said.queue(name)).on_full == "spill")
+    """As `waiting_bytes`, of dead letters of kind `overflow`: among what finished tasks may keep (RETENTION_BYTES)."""
+    limits = [settings.limits.of_queue(name) for name in named_queues(settings)]
+    return sum(each.spill_bytes for each in limits if each.on_full == "spill")
 
 
 def worst_case_bytes(settings: Settings, limits_mb: Sequence[int | None]) -> int:

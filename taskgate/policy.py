@@ -128,14 +128,8 @@ class Policy(BaseModel):
 
 def limits(policy: Policy, others: QueueLimits) -> Limits:
     """What admission goes by; `others`: of queues, where the policy says nothing."""
-    unnamed = _of_queue(policy.queue(OTHERS), others)
     return Limits(
-        tasks=unnamed.tasks,
-        bytes=unnamed.bytes,
-        wait_ms=unnamed.wait_ms,
-        on_full=unnamed.on_full,
-        spill_tasks=unnamed.spill_tasks,
-        spill_bytes=unnamed.spill_bytes,
+        queue=_of_queue(policy.queue(OTHERS), others),
         tenant=_of_tenant(policy.tenant(OTHERS)),
         queues={name: _of_queue(policy.queue(name), others) for name in policy.queues},
         tenants={name: _of_tenant(policy.tenant(name)) for name in policy.tenants},

@@ -77,18 +77,18 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Expected time for what is queued to leave. 0: any."""
     on_full: str = "refuse"
     """`refuse`; `spill` into dead letters, as far as there is room for them; `wait`: refused without a place in the
-    virtual row, since its caller looks again; `behind`: so whatever room there is, since others wait for it; `closed`:
-    refused for that reason."""
+    virtual row, since its caller looks again."""
     spill_tasks: int = 0
     spill_bytes: int = 0
+    others_first: str = ""
+    """The limit for which others wait, so that there is no room for who comes now; "": nobody waits."""
 
     def share(self, partitions: int) -> "QueueLimits":
         """What one of so many partitions allows."""
-        return QueueLimits(
+        return msgspec.structs.replace(
+            self,
             tasks=-(-self.tasks // partitions),
             bytes=-(-self.bytes // partitions),
-            wait_ms=self.wait_ms,
-            on_full=self.on_full,
             spill_tasks=-(-self.spill_tasks // partitions),
             spill_bytes=-(-self.spill_bytes // partitions),
         )
@@ -104,10 +104,10 @@ class TenantLimits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     burst: int = 1
 
     def share(self, partitions: int) -> "TenantLimits":
-        return TenantLimits(
+        return msgspec.structs.replace(
+            self,
             tasks=-(-self.tasks // partitions),
             bytes=-(-self.bytes // partitions),
-            wait_ms=self.wait_ms,
             rate_per_s=self.rate_per_s / partitions,
             burst=-(-self.burst // partitions),
         )
@@ -117,39 +117,29 @@ UNLIMITED = TenantLimits()
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What admission goes by: `tasks`, `bytes` and `wait_ms` in queues, `tenant` for tenants that are not named."""
+    """What admission goes by: `queue` and `tenant` are for those that are not named."""
 
-    tasks: int = 100_000
-    bytes: int = 256 * 1024 * 1024
-    wait_ms: int = 0
-    on_full: str = "refuse"
-    spill_tasks: int = 0
-    spill_bytes: int = 0
+    queue: QueueLimits = QueueLimits()
     tenant: TenantLimits = UNLIMITED
     queues: dict[str, QueueLimits] = {}
     tenants: dict[str, TenantLimits] = {}
 
     def of_queue(self, name: str) -> QueueLimits:
-        return self.queues.get(name) or QueueLimits(
-            tasks=self.tasks,
-            bytes=self.bytes,
-            wait_ms=self.wait_ms,
-            on_full=self.on_full,
-            spill_tasks=self.spill_tasks,
-            spill_bytes=self.spill_bytes,
-        )
+        return self.queues.get(name, self.queue)
 
     def of_tenant(self, name: str) -> TenantLimits:
         return self.tenants.get(name, self.tenant)
 
-    def where_others_wait(self, on_full: str) -> "Limits":
-        """The same for those who came later (`behind`), or do not wait (`closed`)."""
-        replace = msgspec.structs.replace
-        queues = {
-            name: replace(each, on_full=on_full) if each.on_full == "wait" else each
-            for name, each in self.queues.items()
-        }
-        return replace(self, on_full=on_full if self.on_full == "wait" else self.on_full, queues=queues)
+    def where_others_wait(self, others_first: str, *, on_full: str) -> "Limits":
+        """Of queues where one may wait, the same for who comes later, and does not wait or does (`on_full`)."""
+
+        def of(queue: QueueLimits) -> QueueLimits:
+            if queue.on_full != "wait":
+                return queue
+            return msgspec.structs.replace(queue, on_full=on_full, others_first=others_first)
+
+        queues = {name: of(each) for name, each in self.queues.items()}
+        return msgspec.structs.replace(self, queue=of(self.queue), queues=queues)
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True, eq=False):

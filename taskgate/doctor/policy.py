@@ -41,7 +41,7 @@ def _spill(settings: Settings) -> Iterator[Finding]:
     if most:
         yield judge(
             "spill",
-            f"{mib(most)} of dead letters",
+            f"{mib(most)} of dead letters in the queues that are named",
             warn=most > settings.retention_bytes,
             advice="finished tasks of all kinds may keep less, so the oldest dead letters would be deleted: raise "
             "--retention-bytes, or lower spill_bytes",

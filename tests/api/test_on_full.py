@@ -126,6 +126,55 @@ async def test_room_is_for_those_who_wait_also_when_there_are_as_many_as_may(
     assert (await waits).status_code == 202
 
 
+async def test_who_waits_for_one_queue_keeps_nobody_out_of_another(
+    client_with: Callable[..., Any], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiters, "MOST", 1)
+    both = 'limit_tasks = 1\non_full = "wait"\nwait_ms = 30000'
+    http = client_with(f"{both}\n[queues.other]\n{both}")
+    [waits] = await running(http, worker, "first in the row")
+    assert (await post(http, queue="other")).status_code == 202
+    refused = await post(http, queue="other")
+    assert (refused.status_code, refused.json()["limit"]) == (429, "queue-tasks")
+    assert int(refused.headers["retry-after"]) < 10
+    await worker.claim()
+    assert (await waits).status_code == 202
+
+
+async def test_who_waits_for_its_own_limit_keeps_nobody_out(
+    client_with: Callable[..., Any], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiters, "MOST", 1)
+    policy = 'limit_tasks = 10\non_full = "wait"\nwait_ms = 30000\n[tenants."*"]\nlimit_tasks = 1'
+    http = client_with(policy, tenant_header="X-Tenant")
+    assert (await post(http, tenant="a")).status_code == 202
+    waits = asyncio.ensure_future(post(http, tenant="a"))
+    await in_row(http, 1)
+    assert (await post(http, tenant="b")).status_code == 202
+    await worker.claim()
+    assert (await waits).status_code == 202
+
+
+async def test_the_limit_that_is_named_is_that_for_which_others_wait(
+    client_with: Callable[..., Any], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a small one would have room, and a larger one waits."""
+    monkeypatch.setattr(waiters, "MOST", 1)
+    http = client_with('limit_bytes = 6000\non_full = "wait"\nwait_ms = 30000')
+    await submit(http)
+    waits = asyncio.ensure_future(post(http, "x" * 2000))
+    await in_row(http, 1)
+
+    async def limit() -> str:
+        [row] = http._transport.app.gateway.submit._waiters._rows.values()
+        return str(row.limit)
+
+    await eventually(limit, lambda found: found == "queue-bytes")
+    assert (await post(http, "small")).json()["limit"] == "queue-bytes"
+    await worker.claim()
+    assert (await waits).status_code == 202
+
+
 async def test_many_bytes_are_as_many_waiters(
     client_with: Callable[..., Any], worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -249,6 +249,12 @@ limit_bytes = 4_000_000
     assert "largest task" not in sound
 
 
+def test_what_all_others_may_spill_counts_for_each_that_is_worked_on(tmp_path: Path) -> None:
+    said = '[queues."*"]\non_full = "spill"\nspill_bytes = "600 MiB"\n[queues.mail]\non_full = "refuse"\n'
+    found = look(with_policy(tmp_path, said, queues="default,other,mail"))["spill"]
+    assert found.found == "1,200 MiB of dead letters in the queues that are named"
+
+
 def test_a_burst_below_what_its_rate_allows_in_a_second_is_told(tmp_path: Path) -> None:
     sound = "rate_per_s = 20.5\nburst = 20\n[tenants.slow]\nrate_per_s = 0.5\nburst = 1\n[tenants.plain]\nburst = 1\n"
     assert "bursts" not in look(with_policy(tmp_path, f"[tenants.gold]\n{sound}"))

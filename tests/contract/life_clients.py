@@ -13,7 +13,7 @@ from taskgate.contract.errors import (
     TaskNotFound,
     UniqueConflict,
 )
-from taskgate.contract.models import Accepted, Mark, Pace, QueueLimits, Submission
+from taskgate.contract.models import Accepted, Limits, Mark, Pace, QueueLimits, Submission
 from taskgate.contract.states import Status
 from taskgate.policy import Policy, limits
 from tests.contract import invariants
@@ -62,7 +62,7 @@ class Clients(Common):
     def _submit(self, items: list[Submission], *, max_attempts: int, policy: Policy, others: str = "") -> list[Answer]:
         leaving, held = self._leaving(), dict[str, str]()
         goes_by = limits(policy, QueueLimits())
-        replies = self._run(self._store.submit(items, goes_by.where_others_wait(others) if others else goes_by))
+        replies = self._run(self._store.submit(items, _where_others_wait(goes_by, others)))
         answers = [_answer(item, reply) for item, reply in zip(items, replies, strict=True)]
         for item, answer, reply in zip(items, answers, replies, strict=True):
             task = self._task(item, max_attempts=max_attempts)
@@ -234,6 +234,11 @@ class Clients(Common):
             found += page.ids
             mark = page.last
         assert found == self._reference.newest_first(tenant)
+
+
+def _where_others_wait(goes_by: Limits, others: str) -> Limits:
+    on_full = {"behind": "wait", "closed": "refuse"}
+    return goes_by.where_others_wait("queue-tasks", on_full=on_full[others]) if others else goes_by
 
 
 def _answer(item: Submission, reply: Accepted | Refused | IdempotencyConflict | UniqueConflict) -> Answer:

@@ -109,12 +109,13 @@ class Reference:
         self.rates = Rates()
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}
 
-    def used(self, kind: str, name: str, leaving_per_s: float | None) -> Used:
+    def used(self, kind: str, name: str, leaving_per_s: float | None, *, without: Task | None = None) -> Used:
         """By what waits; `kind`: `queue` or `tenant`."""
         there = [
             task
             for task in self.tasks.values()
             if task.status in WAITING and (task.lane.queue if kind == "queue" else task.tenant) == name
+            if task is not without
         ]
         queued = sum(task.status is Status.QUEUED for task in there)
         return Used(len(there), queued, sum(task.bytes for task in there), leaving_per_s)
@@ -177,11 +178,12 @@ class Reference:
         if self.rates.excess_ms(task.tenant, policy.tenant(task.tenant), self._clock()) > 0:
             self.rates.refuse(task.tenant, self._clock())
             return Answer("rate")
-        limit = self._full(task, policy, leaving)
+        limit = self._full(task, policy, leaving, replaced=holder)
         queue, of_queue = task.lane.queue, policy.queue(task.lane.queue)
-        if of_queue.on_full == "wait" and not limit:
+        has_place = holder is not None and holder.lane.queue == queue and holder.bytes >= task.bytes
+        if of_queue.on_full == "wait" and not limit and not has_place:
             limit = "queue-tasks" if others else held.get(queue)
-        if limit and not self._can_spill(task, of_queue):
+        if limit and not self._can_spill(task, of_queue, limit):
             most_bytes = (of_queue if limit.startswith("queue") else policy.tenant(task.tenant)).limit_bytes
             can_wait = of_queue.on_full == "wait" and others != "closed"
             waits = can_wait and (most_bytes is None or task.bytes <= most_bytes)
@@ -222,20 +224,25 @@ class Reference:
         if key:
             self._keys[tenant, key] = fingerprint, task_id
 
-    def _full(self, task: Task, policy: Policy, leaving: Leaving) -> str | None:
+    def _full(self, task: Task, policy: Policy, leaving: Leaving, *, replaced: Task | None = None) -> str | None:
+        """The limit that it would pass once what it replaces has left."""
         queue, tenant = task.lane.queue, task.tenant
-        return passed_limit(
-            "queue", policy.queue(queue), self.used("queue", queue, leaving("queue", queue)), task.bytes
-        ) or passed_limit(
-            "tenant", policy.tenant(tenant), self.used("tenant", tenant, leaving("tenant", tenant)), task.bytes
+
+        def used(kind: str, name: str) -> Used:
+            return self.used(kind, name, leaving(kind, name), without=replaced)
+
+        return passed_limit("queue", policy.queue(queue), used("queue", queue), task.bytes) or passed_limit(
+            "tenant", policy.tenant(tenant), used("tenant", tenant), task.bytes
         )
 
-    def _can_spill(self, task: Task, policy: QueuePolicy) -> bool:
+    def _can_spill(self, task: Task, policy: QueuePolicy, limit: str) -> bool:
+        """Tenants' limits fill half of the room at most."""
         there = self.spilled(task.lane.queue)
+        part = 1 if limit.startswith("queue") else 0.5
         return (
             policy.on_full == "spill"
-            and len(there) < policy.spill_tasks
-            and sum(each.bytes for each in there) + task.bytes <= policy.spill_bytes
+            and len(there) + 1 <= part * policy.spill_tasks
+            and sum(each.bytes for each in there) + task.bytes <= part * policy.spill_bytes
         )
 
     def _submitted(self, task: Task, on_conflict: str, *, parent: Task) -> None:

@@ -203,7 +203,7 @@ async def test_letters_without_room_stay_and_take_one_place_in_the_row_together(
     store: Store, w1: Hand, clock: Clock
 ) -> None:
     dead = await _dead(store, w1, 6)
-    limits = Limits(tasks=2)
+    limits = Limits(queue=QueueLimits(tasks=2))
     await w1.claim()  # so that something was measured
     clock.advance(5_000)
     found = await store.redrive_letters(dead, request_id="r", limits=limits)
@@ -219,14 +219,16 @@ async def test_a_large_letter_without_room_does_not_keep_smaller_ones_out(store:
     [large] = await submit(store, submission(payload=b'"' + b"x" * 20_000 + b'"'))
     await w1.finish(await w1.claim_one(), "failed")
     [small] = await _dead(store, w1)
-    first, second = await store.redrive_letters([large, small], request_id="r", limits=Limits(bytes=10_000))
+    first, second = await store.redrive_letters(
+        [large, small], request_id="r", limits=Limits(queue=QueueLimits(bytes=10_000))
+    )
     assert isinstance(first, QueueFull)
     assert second is None
 
 
 async def test_each_queue_has_its_own_limit(store: Store, w1: Hand) -> None:
     dead = await _dead(store, w1, 2)
-    limits = Limits(tasks=100, queues={"default": QueueLimits(tasks=1)})
+    limits = Limits(queue=QueueLimits(tasks=100), queues={"default": QueueLimits(tasks=1)})
     first, second = await store.redrive_letters(dead, request_id="r", limits=limits)
     assert (first, type(second)) == (None, QueueFull)
 

@@ -62,7 +62,7 @@ async def test_limits_of_a_tenant_are_exact_within_one_group(store: Store) -> No
 
 
 async def test_a_named_queue_has_its_own_limits_and_the_queues_come_first(store: Store) -> None:
-    limits = Limits(tasks=1, queues={"big": QueueLimits(tasks=2)}, tenant=TenantLimits(tasks=2))
+    limits = Limits(queue=QueueLimits(tasks=1), queues={"big": QueueLimits(tasks=2)}, tenant=TenantLimits(tasks=2))
     await submit(store, submission(queue="big"), submission(queue="big"), limits=limits)
     assert (await refused_by(store, limits, submission(queue="big"))).limit == "queue-tasks"
     assert (await refused_by(store, limits, submission(queue="small"))).limit == "tenant-tasks"
@@ -70,7 +70,7 @@ async def test_a_named_queue_has_its_own_limits_and_the_queues_come_first(store:
 
 
 async def test_a_wait_that_nobody_has_measured_refuses_nobody(store: Store) -> None:
-    await submit(store, *(submission() for _ in range(500)), limits=Limits(wait_ms=1))
+    await submit(store, *(submission() for _ in range(500)), limits=Limits(queue=QueueLimits(wait_ms=1)))
 
 
 @pytest.mark.parametrize("limited", ["queue", "tenant"])
@@ -79,7 +79,7 @@ async def test_a_queue_takes_as_much_as_leaves_in_the_time_that_is_allowed(
 ) -> None:
     """20 tasks leave in a second, so after 60 of them the next would wait for more than 3 seconds."""
     wait = TenantLimits(wait_ms=3000)
-    limits = Limits(wait_ms=3000) if limited == "queue" else Limits(tenant=wait)
+    limits = Limits(queue=QueueLimits(wait_ms=3000)) if limited == "queue" else Limits(tenant=wait)
     await submit(store, *(submission() for _ in range(100)), limits=limits)
     await drain(w1, clock, 20)
     outcomes = await store.submit([submission() for _ in range(100)], limits)
@@ -99,13 +99,13 @@ async def test_an_empty_queue_always_takes_a_task(store: Store, w1: Hand, clock:
     await submit(store, *(submission() for _ in range(2)))
     await drain(w1, clock, 1, seconds=2)
     clock.advance(100_000)
-    await submit(store, submission(), limits=Limits(wait_ms=1))
-    assert (await refused_by(store, Limits(wait_ms=1))).limit == "queue-wait"
+    await submit(store, submission(), limits=Limits(queue=QueueLimits(wait_ms=1)))
+    assert (await refused_by(store, Limits(queue=QueueLimits(wait_ms=1)))).limit == "queue-wait"
 
 
 async def test_what_is_scheduled_for_later_makes_nobody_wait(store: Store, w1: Hand, clock: Clock) -> None:
     """Neither in the row nor in the measured speed: an idle hour with a task for tomorrow is no slow queue."""
-    limits = Limits(wait_ms=1000, tenant=TenantLimits(wait_ms=1000))
+    limits = Limits(queue=QueueLimits(wait_ms=1000), tenant=TenantLimits(wait_ms=1000))
     await submit(store, *(submission() for _ in range(60)), limits=limits)
     await drain(w1, clock, 20)
     await submit(store, *(submission(delay_ms=10**8) for _ in range(100)), limits=limits)
@@ -115,14 +115,14 @@ async def test_what_is_scheduled_for_later_makes_nobody_wait(store: Store, w1: H
 
 
 async def test_a_queue_full_of_tasks_for_later_tells_long_waits(store: Store, clock: Clock) -> None:
-    limits = Limits(tasks=2)
+    limits = Limits(queue=QueueLimits(tasks=2))
     await submit(store, submission(delay_ms=10**8), submission(delay_ms=10**8), limits=limits)
     clock.advance(30_000)
     assert (await refused_by(store, limits)).retry_after_s >= 30
 
 
 async def test_a_queue_that_stands_takes_less_and_less(store: Store, w1: Hand, clock: Clock) -> None:
-    limits = Limits(wait_ms=10_000)
+    limits = Limits(queue=QueueLimits(wait_ms=10_000))
     await submit(store, *(submission() for _ in range(100)), limits=limits)
     await drain(w1, clock, 20)
     await submit(store, submission(), limits=limits)
@@ -147,10 +147,10 @@ async def test_refused_tenants_come_one_by_one_at_their_own_rate(store: Store, w
 @pytest.mark.parametrize(
     ("limits", "waits_s"),
     [
-        (Limits(tasks=20), 1.05),
-        (Limits(bytes=20 * TASK), 1.05),
-        (Limits(wait_ms=1000), 1.0),
-        (Limits(tasks=10), 1.55),
+        (Limits(queue=QueueLimits(tasks=20)), 1.05),
+        (Limits(queue=QueueLimits(bytes=20 * TASK)), 1.05),
+        (Limits(queue=QueueLimits(wait_ms=1000)), 1.0),
+        (Limits(queue=QueueLimits(tasks=10)), 1.55),
         (Limits(tenant=TenantLimits(tasks=20)), 1.0),
     ],
 )
@@ -167,23 +167,31 @@ async def test_who_is_refused_is_told_when_enough_has_left(
 async def test_a_task_larger_than_its_limit_is_refused_and_nothing_is_left_behind(
     store: Store, redis_client: Redis
 ) -> None:
-    for limits in (Limits(bytes=2048), Limits(tenant=TenantLimits(bytes=2048))):
+    for limits in (Limits(queue=QueueLimits(bytes=2048)), Limits(tenant=TenantLimits(bytes=2048))):
         assert (await refused_by(store, limits)).retry_after_s == 60
     assert await redis_client.dbsize() == 0
 
 
+async def test_a_task_larger_than_its_limit_takes_no_place_in_the_row_of_those_who_can_get_in(store: Store) -> None:
+    limits = Limits(queue=QueueLimits(bytes=2100))
+    await submit(store, limits=limits)
+    first = await refused_by(store, limits)
+    assert (await refused_by(store, limits, submission(payload=b"x" * 100))).retry_after_s == 60
+    assert (await refused_by(store, limits)).retry_after_s == pytest.approx(first.retry_after_s, abs=0.05)
+
+
 async def test_a_lowered_limit_holds_for_the_next_one(store: Store, w1: Hand) -> None:
     await submit(store, *(submission() for _ in range(5)))
-    assert (await refused_by(store, Limits(tasks=3))).limit == "queue-tasks"
+    assert (await refused_by(store, Limits(queue=QueueLimits(tasks=3)))).limit == "queue-tasks"
     await w1.claim(sync=2)
-    await refused_by(store, Limits(tasks=3))
+    await refused_by(store, Limits(queue=QueueLimits(tasks=3)))
     await w1.claim_one()
-    await submit(store, submission(), limits=Limits(tasks=3))
+    await submit(store, submission(), limits=Limits(queue=QueueLimits(tasks=3)))
 
 
 async def test_each_partition_has_its_share_rounded_up(redis_client: Redis) -> None:
     store = Store(redis_client, partitions=3)
-    limits = Limits(tasks=10, tenant=TenantLimits(tasks=7, bytes=10 * TASK, rate_per_s=9, burst=10))
+    limits = Limits(queue=QueueLimits(tasks=10), tenant=TenantLimits(tasks=7, bytes=10 * TASK, rate_per_s=9, burst=10))
     by_partition: dict[int, list[Submission]] = {0: [], 1: [], 2: []}
     while min(map(len, by_partition.values())) < 6:
         item = submission()
@@ -200,7 +208,7 @@ async def test_each_partition_has_its_share_rounded_up(redis_client: Redis) -> N
 
 
 async def test_every_answer_says_what_is_left(store: Store, w1: Hand) -> None:
-    limits = Limits(tasks=4, tenant=TenantLimits(tasks=4))
+    limits = Limits(queue=QueueLimits(tasks=4), tenant=TenantLimits(tasks=4))
     [one, two, other] = await store.submit([submission(), submission(), submission(tenant="b")], limits)
     assert isinstance(one, Accepted)
     assert isinstance(two, Accepted)
@@ -222,7 +230,7 @@ async def test_every_answer_says_what_is_left(store: Store, w1: Hand) -> None:
 async def test_a_replay_and_a_repeat_are_answered_at_every_limit(store: Store) -> None:
     first = submission(key="k")
     await submit(store, first)
-    limits = Limits(tasks=1, bytes=1, wait_ms=1, tenant=TenantLimits(tasks=1, bytes=1, wait_ms=1))
+    limits = Limits(queue=QueueLimits(tasks=1, bytes=1, wait_ms=1), tenant=TenantLimits(tasks=1, bytes=1, wait_ms=1))
     [replay, repeat, over] = await store.submit([submission(key="k"), first, submission()], limits)
     assert replay == Accepted(first.id, replayed=True)
     assert repeat == Accepted(first.id, replayed=False)
@@ -258,7 +266,7 @@ async def test_only_tenants_with_limits_are_measured_and_their_speed_goes_with_t
 
 
 async def test_who_is_refused_before_anything_was_measured_comes_apart_from_the_others(store: Store) -> None:
-    limits = Limits(tasks=1)
+    limits = Limits(queue=QueueLimits(tasks=1))
     await submit(store, limits=limits)
     waits = [(await refused_by(store, limits)).retry_after_s for _ in range(200)]
     assert waits[0] == 1

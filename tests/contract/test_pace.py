@@ -3,7 +3,7 @@
 import pytest
 
 from taskgate.contract.errors import QueueFull
-from taskgate.contract.models import Limits, Pace
+from taskgate.contract.models import Limits, Pace, QueueLimits
 from taskgate.contract.store import Store
 from tests.conftest import Clock
 from tests.contract.conftest import Hand, submission, submit
@@ -29,7 +29,7 @@ async def test_claims_are_counted_and_sharers_too(store: Store, w1: Hand, clock:
 async def test_a_clock_that_steps_back_neither_stops_the_measuring_nor_makes_anybody_wait_for_it(
     store: Store, w1: Hand, clock: Clock
 ) -> None:
-    limits = Limits(tasks=6)
+    limits = Limits(queue=QueueLimits(tasks=6))
     await submit(store, *(submission() for _ in range(6)), limits=limits)
     clock.advance(-600_000)
     [refused] = await store.submit([submission()], limits)

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from app.errors import problem_of
 from taskgate.contract import keys
 from taskgate.contract.errors import QueueFull, RateLimited
-from taskgate.contract.models import Accepted, Limits, TenantLimits
+from taskgate.contract.models import Accepted, Limits, QueueLimits, TenantLimits
 from taskgate.contract.store import Store
 from tests.conftest import Clock
 from tests.contract.conftest import Hand, submission, submit
@@ -19,7 +19,7 @@ RATE = f"{keys.prefix(0)}rate:default"
 
 
 def rated(per_s: float, burst: int, *, tasks: int = 100_000) -> Limits:
-    return Limits(tasks=tasks, tenant=TenantLimits(rate_per_s=per_s, burst=burst))
+    return Limits(queue=QueueLimits(tasks=tasks), tenant=TenantLimits(rate_per_s=per_s, burst=burst))
 
 
 async def accepted(store: Store, limits: Limits, count: int, **more: object) -> int:

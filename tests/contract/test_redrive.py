@@ -4,7 +4,7 @@ import pytest
 from redis.asyncio import Redis
 
 from taskgate.contract.errors import NotDead, QueueFull, TaskNotFound
-from taskgate.contract.models import Limits
+from taskgate.contract.models import Limits, QueueLimits
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 from tests.conftest import Clock, dead_letters
@@ -73,7 +73,7 @@ async def test_the_same_request_again_has_no_second_effect(store: Store, w1: Han
 
     async def repeat() -> None:
         before = await everything(redis_client)
-        await store.redrive(task_id, request_id="r", limits=Limits(tasks=0))
+        await store.redrive(task_id, request_id="r", limits=Limits(queue=QueueLimits(tasks=0)))
         assert await everything(redis_client) == before
 
     await repeat()
@@ -122,7 +122,10 @@ async def test_what_is_not_there_or_not_the_tenants_is_not_found(store: Store, w
     await store.redrive(task_id, request_id="r", limits=LIMITS, tenant="a")
 
 
-@pytest.mark.parametrize(("limits", "name"), [(Limits(tasks=1), "queue-tasks"), (Limits(bytes=4096), "queue-bytes")])
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [(Limits(queue=QueueLimits(tasks=1)), "queue-tasks"), (Limits(queue=QueueLimits(bytes=4096)), "queue-bytes")],
+)
 async def test_a_full_queue_refuses_and_the_dead_letter_stays(
     store: Store, w1: Hand, limits: Limits, name: str
 ) -> None:

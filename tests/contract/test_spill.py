@@ -1,6 +1,7 @@
 """submit where a full queue spills: (nothing) -> failed, a dead letter of kind `overflow`; and where callers wait."""
 
 import json
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -15,12 +16,12 @@ from tests.contract.conftest import LIMITS, Hand, read, submission, submit
 SLOW = TenantLimits(rate_per_s=1)
 
 
-def spilling(tasks: int = 1, *, tenant: TenantLimits = UNLIMITED, **spill: int) -> Limits:
+def spilling(tasks: int = 1, *, tenant: TenantLimits = UNLIMITED, **spill: Any) -> Limits:
     queue = QueueLimits(tasks=tasks, on_full="spill", **{"spill_tasks": 2, "spill_bytes": 1 << 20, **spill})
     return Limits(queues={"default": queue}, tenant=tenant)
 
 
-def holding(tasks: int = 1, *, on_full: str = "wait", tenant: TenantLimits = UNLIMITED, **more: int) -> Limits:
+def holding(tasks: int = 1, *, on_full: str = "wait", tenant: TenantLimits = UNLIMITED, **more: Any) -> Limits:
     return Limits(queues={"default": QueueLimits(tasks=tasks, on_full=on_full, **more)}, tenant=tenant)
 
 
@@ -172,6 +173,21 @@ async def test_a_tenant_at_its_limit_spills_too(store: Store) -> None:
     await submit(store, submission(tenant="b"), limits=limits)
 
 
+@pytest.mark.parametrize("room", [{"spill_tasks": 5}, {"spill_bytes": 5 * 2050}])
+async def test_tenants_over_their_own_limits_leave_half_of_the_room_to_others(
+    store: Store, room: dict[str, int]
+) -> None:
+    limits = spilling(2, tenant=TenantLimits(tasks=1), **{"spill_tasks": 9, **room})
+    await submit(store, submission(tenant="a"), limits=limits)
+    for _ in range(2):
+        await spilled(store, submission(tenant="a"), limits)
+    assert (await refused(store, limits, submission(tenant="a"))).limit == "tenant-tasks"
+    await submit(store, submission(tenant="b"), limits=limits)
+    for _ in range(3):
+        await spilled(store, submission(tenant="c"), limits)
+    assert (await refused(store, limits, submission(tenant="c"))).limit == "queue-tasks"
+
+
 @pytest.mark.parametrize("limits", [spilling(tenant=SLOW), holding(tenant=SLOW)])
 async def test_who_is_too_fast_is_refused_all_the_same(store: Store, limits: Limits) -> None:
     await submit(store, limits=limits)
@@ -213,7 +229,7 @@ async def test_its_unique_key_is_free_for_others(store: Store, w1: Hand) -> None
 
 
 async def test_what_would_be_replaced_stays_when_the_new_one_spills(store: Store) -> None:
-    [first] = await submit(store, submission(unique_key="u"), limits=spilling())
+    [first, _] = await submit(store, submission(unique_key="u", queue="other"), submission(), limits=spilling())
     await spilled(store, submission(unique_key="u", on_conflict="replace"), spilling())
     assert (await read(store, first)).status is Status.QUEUED
 
@@ -251,9 +267,23 @@ async def test_what_can_never_have_room_does_not_wait_for_it(store: Store) -> No
     assert (error.limit, error.waits) == ("queue-bytes", False)
 
 
-async def test_a_closed_queue_refuses_whatever_room_there_is(store: Store) -> None:
-    error = await refused(store, holding(10, on_full="closed"))
-    assert (error.limit, error.waits) == ("queue-tasks", False)
+async def test_where_others_wait_who_does_not_is_refused_whatever_room_there_is(
+    store: Store, redis_client: Redis
+) -> None:
+    limits = holding(10).where_others_wait("queue-bytes", on_full="refuse")
+    error = await refused(store, limits)
+    assert (error.limit, error.waits) == ("queue-bytes", False)
+    assert error.retry_after_s < 2, "room there is"
+    assert await redis_client.dbsize() == 0
     [task_id] = await submit(store, submission(key="k"))
-    [replay] = await store.submit([submission(key="k")], holding(10, on_full="closed"))
+    [replay] = await store.submit([submission(key="k")], limits)
     assert replay == Accepted(task_id, replayed=True)
+
+
+async def test_what_replaces_its_like_needs_no_room_of_those_who_wait(store: Store) -> None:
+    [first] = await submit(store, submission(unique_key="u"), limits=holding())
+    limits = holding().where_others_wait("queue-tasks", on_full="refuse")
+    larger = submission(payload=b"larger", unique_key="u", on_conflict="replace")
+    assert (await refused(store, limits, larger)).limit == "queue-tasks"
+    await submit(store, submission(unique_key="u", on_conflict="replace"), limits=limits)
+    assert (await read(store, first)).status is Status.CANCELED

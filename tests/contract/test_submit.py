@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from taskgate.contract import keys
 from taskgate.contract.errors import IdempotencyConflict, QueueFull, StoreUnavailable
-from taskgate.contract.models import Accepted, Limits
+from taskgate.contract.models import Accepted, Limits, QueueLimits
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
 from taskgate.footprint import TASK_BYTES
@@ -79,9 +79,9 @@ async def test_two_of_one_key_in_one_group_are_one_task(store: Store) -> None:
 
 async def test_a_replay_is_answered_when_the_queue_is_full(store: Store) -> None:
     first = submission(key="k")
-    await submit(store, first, limits=Limits(tasks=1))
+    await submit(store, first, limits=Limits(queue=QueueLimits(tasks=1)))
 
-    [replay] = await store.submit([submission(key="k")], Limits(tasks=1))
+    [replay] = await store.submit([submission(key="k")], Limits(queue=QueueLimits(tasks=1)))
     assert replay == Accepted(first.id, replayed=True)
 
 
@@ -89,14 +89,14 @@ async def test_a_full_queue_refuses_and_keeps_nothing(store: Store) -> None:
     await submit(store, submission(), submission())
     over = submission()
 
-    [outcome] = await store.submit([over], Limits(tasks=2))
+    [outcome] = await store.submit([over], Limits(queue=QueueLimits(tasks=2)))
     assert isinstance(outcome, QueueFull)
     assert (outcome.limit, outcome.queue) == ("queue-tasks", "default")
     assert await store.read([over.id]) == [None]
 
 
 async def test_the_limit_counts_bytes_with_the_overhead_of_each_task(store: Store) -> None:
-    limits = Limits(bytes=2 * (1000 + 2048))
+    limits = Limits(queue=QueueLimits(bytes=2 * (1000 + 2048)))
     await submit(store, submission(payload=b"x" * 1000), submission(payload=b"x" * 1000), limits=limits)
 
     [outcome] = await store.submit([submission(payload=b"")], limits)
@@ -104,7 +104,9 @@ async def test_the_limit_counts_bytes_with_the_overhead_of_each_task(store: Stor
     assert outcome.limit == "queue-bytes"
 
 
-@pytest.mark.parametrize("limits", [Limits(tasks=3), Limits(bytes=3 * (2 + 2048))])
+@pytest.mark.parametrize(
+    "limits", [Limits(queue=QueueLimits(tasks=3)), Limits(queue=QueueLimits(bytes=3 * (2 + 2048)))]
+)
 async def test_the_limit_is_exact_within_one_group(store: Store, limits: Limits) -> None:
     outcomes = await store.submit([submission() for _ in range(5)], limits)
     assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True] * 3 + [False] * 2
@@ -113,18 +115,18 @@ async def test_the_limit_is_exact_within_one_group(store: Store, limits: Limits)
 async def test_what_runs_does_not_count(store: Store, w1: Hand) -> None:
     await submit(store)
     await w1.claim_one()
-    await submit(store, submission(), limits=Limits(tasks=1))
+    await submit(store, submission(), limits=Limits(queue=QueueLimits(tasks=1)))
 
 
 async def test_another_queue_has_its_own_room(store: Store) -> None:
-    await submit(store, submission(), limits=Limits(tasks=1))
-    await submit(store, submission(queue="b"), limits=Limits(tasks=1))
+    await submit(store, submission(), limits=Limits(queue=QueueLimits(tasks=1)))
+    await submit(store, submission(queue="b"), limits=Limits(queue=QueueLimits(tasks=1)))
 
 
 async def test_the_limit_is_exact_under_many_at_once(redis_url: str) -> None:
     clients = [Redis.from_url(redis_url) for _ in range(20)]
     stores = [Store(client) for client in clients]
-    tries = [store.submit([submission()], Limits(tasks=37)) for store in stores for _ in range(5)]
+    tries = [store.submit([submission()], Limits(queue=QueueLimits(tasks=37))) for store in stores for _ in range(5)]
     outcomes = [outcome for group in await asyncio.gather(*tries) for outcome in group]
     assert sum(isinstance(outcome, Accepted) for outcome in outcomes) == 37
     for client in clients:
@@ -138,7 +140,7 @@ async def test_refused_callers_are_told_to_come_one_by_one_at_the_drain_rate(
     for _ in range(3):  # 20 tasks a second leave the queue
         clock.advance(1000)
         await w1.claim(sync=20)
-    limits = Limits(tasks=10)
+    limits = Limits(queue=QueueLimits(tasks=10))
     await submit(store, *(submission() for _ in range(10)), limits=limits)
 
     waits = []
@@ -154,7 +156,7 @@ async def test_a_queue_that_stands_tells_longer_and_longer_waits(store: Store, w
     await submit(store, *(submission() for _ in range(40)))
     clock.advance(1000)
     await w1.claim(sync=20)
-    limits = Limits(tasks=20)
+    limits = Limits(queue=QueueLimits(tasks=20))
     [soon] = await store.submit([submission()], limits)
     clock.advance(30_000)
     [late] = await store.submit([submission()], limits)

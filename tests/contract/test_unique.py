@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from taskgate.contract import keys
-from taskgate.contract.errors import QueueFull, RateLimited, UniqueConflict
+from taskgate.contract.errors import QueueFull, RateLimited, Refused, UniqueConflict
 from taskgate.contract.ids import key_hash
 from taskgate.contract.models import Accepted, Limits, QueueLimits, Submission, TenantLimits
 from taskgate.contract.states import Status
@@ -102,16 +102,44 @@ async def test_replace_lets_what_runs_be(store: Store, w1: Hand, redis_client: R
     assert outcome.status == "canceling"
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(queue=QueueLimits(tasks=1)),
+        Limits(queue=QueueLimits(bytes=2050)),
+        Limits(tenant=TenantLimits(tasks=1)),
+        Limits(tenant=TenantLimits(bytes=2050)),
+    ],
+)
+@pytest.mark.parametrize("delay_ms", [0, 1000])
+async def test_what_replaces_takes_the_place_of_what_it_replaces(store: Store, limits: Limits, delay_ms: int) -> None:
+    [first] = await submit(store, unique(delay_ms=delay_ms), limits=limits)
+    [second] = await submit(store, unique("replace"), limits=limits)
+    assert (await read(store, first)).status is Status.CANCELED
+    assert isinstance((await store.submit([submission()], limits))[0], Refused)
+    assert (await read(store, second)).status is Status.QUEUED
+
+
+async def test_what_replaces_may_not_take_more_than_there_is(store: Store) -> None:
+    limits = Limits(queue=QueueLimits(bytes=2050))
+    await submit(store, unique(), limits=limits)
+    [outcome] = await store.submit([unique("replace", payload=b"larger")], limits)
+    assert isinstance(outcome, QueueFull)
+
+
 async def test_what_would_replace_but_is_not_admitted_replaces_nothing(store: Store) -> None:
-    [first] = await submit(store, unique(), limits=Limits(tasks=1))
-    [outcome] = await store.submit([unique("replace")], Limits(tasks=1))
+    limits = Limits(queue=QueueLimits(tasks=1))
+    [first, _] = await submit(store, unique(queue="other"), submission(), limits=limits)
+    [outcome] = await store.submit([unique("replace")], limits)
     assert isinstance(outcome, QueueFull)
     assert (await read(store, first)).status is Status.QUEUED
 
 
 async def test_the_existing_one_is_answered_when_the_queue_is_full(store: Store) -> None:
-    [first] = await submit(store, unique(), limits=Limits(tasks=1))
-    assert await store.submit([unique()], Limits(tasks=1)) == [Accepted(first, replayed=False, existing=True)]
+    [first] = await submit(store, unique(), limits=Limits(queue=QueueLimits(tasks=1)))
+    assert await store.submit([unique()], Limits(queue=QueueLimits(tasks=1))) == [
+        Accepted(first, replayed=False, existing=True)
+    ]
 
 
 async def test_the_existing_one_is_answered_at_any_rate_and_uses_none_up(store: Store, clock: Clock) -> None:

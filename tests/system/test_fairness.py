@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from taskgate.contract.ids import key_hash, new_task_id
-from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec, position
+from taskgate.contract.models import Accepted, Limits, QueueLimits, Submission, TaskSpec, position
 from tests.conftest import Server, eventually
 from tests.system.rig import FINAL, Rig, Run, task_children, until_dead
 
 CHILDREN = 2
 LONG = (pytest.mark.full, pytest.mark.timeout(300))
-LIMITS = Limits(tasks=10**6, bytes=1 << 40)
+LIMITS = Limits(queue=QueueLimits(tasks=10**6, bytes=1 << 40))
 POLICY = """
 [tenants.three]
 concurrency = 3

@@ -24,15 +24,16 @@ end
 
 local refusals = {}
 
--- As refusal, but all letters of a call together take one place in the virtual row.
-local function refusal_of(queue, owner, bytes)
-    local name = queue .. ":" .. owner
-    if not refusals[name] then
-        refusals[name] = refusal(queues[queue], tenants[owner], bytes)
-        return refusals[name]
+-- What refuses a letter of `bytes`: {"full", limit, retry_ms}; nil: nothing does. All letters of a call together take
+-- one place in the virtual row.
+local function refusal(queue, owner, bytes)
+    local limit, bound, over = passed(queues[queue], tenants[owner], bytes)
+    if not limit then
+        return nil
     end
-    local is_full = full(queues[queue], bytes) or tenants[owner] and full(tenants[owner], bytes)
-    return is_full and refusals[name]
+    local name = queue .. ":" .. owner
+    refusals[name] = refusals[name] or { "full", limit, retry_in_ms(bound, over) }
+    return refusals[name]
 end
 
 local started = 0
@@ -83,7 +84,7 @@ local function redrive(id)
         end
     end
     local version, bytes = tonumber(f[3]) + 1, tonumber(f[5])
-    local refused = refusal_of(queue, owner, bytes)
+    local refused = refusal(queue, owner, bytes)
     if refused then
         return refused
     end

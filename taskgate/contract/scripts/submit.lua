@@ -1,6 +1,7 @@
 #!lua
--- Accept tasks: (nothing) -> queued | scheduled | failed (spilled by a full queue); what one replaces: scheduled | queued |
--- retrying -> canceled | expired (its time was over). All items lie in this partition.
+-- Accept tasks: (nothing) -> queued | scheduled | failed (spilled: a limit of its queue or tenant was
+-- reached); what one replaces: scheduled | queued | retrying -> canceled | expired (its time was over). All items lie in
+-- this partition.
 -- Replies {items, queues, tenants}. Per item {"ok"}, {"spilled"}, {"replay", task_id}, {"conflict"}, {"full", limit,
 -- retry_ms}, {"wait", limit, retry_ms} (refused without a place in the virtual row: the caller looks again), or where
 -- another live task has its unique key {"unique", task_id} (that one counts) or {"unique_conflict", task_id, status}.
@@ -11,12 +12,13 @@ local retention_ms = tonumber(ARGV[4]) -- int    of tasks that are replaced
 local dead_retention_ms = tonumber(ARGV[5]) -- int    of tasks that are spilled
 local items = cmsgpack.unpack(ARGV[6]) -- list   of models.Submission
 
+-- What tenants' own limits may fill of a queue's room for spilled tasks: the rest is for those whom the queue refuses.
+local TENANTS_PART = 0.5
+
 local queues, tenants, rates = {}, {}, {}
 for _, limits in ipairs(queue_limits) do
     local queue = bound_of("queue", limits)
-    queue.on_full, queue.spill_tasks, queue.spill_bytes = unpack(limits, 5, 7)
-    queue.waits = queue.on_full == "wait" or queue.on_full == "behind"
-    queue.held = (queue.on_full == "behind" or queue.on_full == "closed") and "queue-tasks" -- others came before
+    queue.on_full, queue.spill_tasks, queue.spill_bytes, queue.others_first = unpack(limits, 5, 8)
     queues[limits[1]] = queue
 end
 for _, limits in ipairs(tenant_limits) do
@@ -41,15 +43,16 @@ local function keep_key(item)
     end
 end
 
--- (nothing) -> failed: a dead letter that can be redriven; false: as many as may are there already.
-local function spill(item, queue, limit, bytes)
+-- (nothing) -> failed: a dead letter that can be redriven; false: as many as may are there already. `part`: of the room
+-- for such letters.
+local function spill(item, queue, limit, part, bytes)
     local tasks_field, bytes_field = "spilled:" .. queue.unit, "spilled_bytes:" .. queue.unit
     if not queue.spilled then
         queue.spilled = redis.call("HMGET", usage_key, tasks_field, bytes_field)
     end
     local tasks = (tonumber(queue.spilled[1]) or 0) + (tallies[tasks_field] or 0)
     local kept = (tonumber(queue.spilled[2]) or 0) + (tallies[bytes_field] or 0)
-    if tasks >= queue.spill_tasks or kept + bytes > queue.spill_bytes then
+    if tasks + 1 > part * queue.spill_tasks or kept + bytes > part * queue.spill_bytes then
         return false
     end
     tally(tasks_field, 1)
@@ -73,15 +76,43 @@ end
 
 -- What becomes of a task that would pass a limit, which `over` tasks must leave before.
 local function turn_away(item, queue, rate, limit, bound, over, bytes)
-    if queue.on_full == "spill" and spill(item, queue, limit, bytes) then
-        count_submission(rate)
+    local part = bound == queue and 1 or TENANTS_PART
+    if queue.on_full == "spill" and spill(item, queue, limit, part, bytes) then
+        admit(nil, nil, rate)
         return { "spilled" }
     end
-    if queue.waits and bytes <= bound.limit_bytes then
-        queue.held = queue.held or (bound == queue and limit)
+    if queue.on_full == "wait" and bytes <= bound.limit_bytes then
+        if bound == queue and queue.others_first == "" then
+            queue.others_first = limit
+        end
         return { "wait", limit, room_in_ms(bound, over) }
     end
     return { "full", limit, retry_in_ms(bound, over) }
+end
+
+-- Count a waiting task in (by = 1) or out (by = -1). `was`: its status, place and bytes.
+local function count(was, by)
+    tally_waiting(was[2], tonumber(was[3]), by)
+    tally_delayed(was[2], was[1], by)
+end
+
+-- As `passed`, once the task that it replaces has left (nil: none), which gives it its place; and others who wait for the
+-- queue come first.
+local function passed_by(item, queue, tenant, bytes, replaced)
+    local was = replaced and redis.call("HMGET", prefix .. "task:" .. replaced, "status", "place", "bytes")
+    if was then
+        count(was, -1)
+    end
+    local limit, bound, over = passed(queue, tenant, bytes)
+    local has_place = false
+    if was then
+        count(was, 1)
+        has_place = place_parts(was[2]) == item[2] and bytes <= tonumber(was[3])
+    end
+    if not limit and queue.others_first ~= "" and not has_place then
+        return queue.others_first, queue, 1
+    end
+    return limit, bound, over
 end
 
 local function submit(item)
@@ -102,14 +133,11 @@ local function submit(item)
         return taken
     end
     local in_queue, of_tenant, rate, bytes = queues[queue], tenants[tenant], rates[tenant], #payload + TASK_BYTES
-    local retry_ms = rate and too_fast(rate)
+    local retry_ms = rate and rate_refusal_ms(rate)
     if retry_ms then
         return { "full", "rate", retry_ms }
     end
-    local limit, bound, over = passed(in_queue, of_tenant, bytes)
-    if not limit and in_queue.held then
-        limit, bound, over = in_queue.held, in_queue, 1
-    end
+    local limit, bound, over = passed_by(item, in_queue, of_tenant, bytes, replaced)
     if limit then
         return turn_away(item, in_queue, rate, limit, bound, over, bytes)
     end

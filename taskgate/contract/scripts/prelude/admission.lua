@@ -113,8 +113,8 @@ local function leaving_per_s(pace)
     return pace.span > 2000 and math.min(pace.rate, pace.seen) or pace.rate
 end
 
--- The name of the limit that one more task of `bytes` would pass, and how many tasks must leave before it would not;
--- nil: there is room.
+-- The name of the limit that one more task of `bytes` would pass, and how many tasks must leave before it would not
+-- (huge: it alone is more); nil: there is room.
 local function full(bound, bytes)
     local waiting = waiting_of(bound)
     if waiting >= bound.limit_tasks then
@@ -123,7 +123,7 @@ local function full(bound, bytes)
     local kept = bytes_of(bound)
     if kept + bytes > bound.limit_bytes then
         local excess = kept + bytes - bound.limit_bytes
-        return bound.kind .. "-bytes", kept > 0 and math.ceil(excess * waiting / kept) or math.huge
+        return bound.kind .. "-bytes", bytes > bound.limit_bytes and math.huge or math.ceil(excess * waiting / kept)
     end
     if bound.limit_wait_ms > 0 then
         local pace = pace_of(bound)
@@ -148,8 +148,8 @@ end
 -- When a caller who was refused should come again: `over` tasks must leave before. Each refusal takes the next place in a
 -- virtual row that moves at the measured drain rate, so that callers who obey come one by one.
 local function retry_in_ms(bound, over)
-    if waiting_of(bound) == 0 then
-        return RETRY_CAP_MS -- one task alone is more than the limit: nothing that leaves makes room
+    if over == math.huge then
+        return RETRY_CAP_MS -- nothing that leaves makes room
     end
     local pace = pace_of(bound)
     local each = 1000 / (leaving_per_s(pace) or pace.seen)
@@ -158,7 +158,7 @@ local function retry_in_ms(bound, over)
         step, from = UNMEASURED_STEP_MS, now + 1000 - pace.span
     end
     bound.room_at = math.min(now + RETRY_CAP_MS, math.max(from, bound.room_at + step))
-    bound.row_moved = true
+    bound.row_moved = waiting_of(bound) > 0 -- it goes with the last task, so without one it would stay
     return math.ceil(bound.room_at - now)
 end
 
@@ -196,21 +196,14 @@ local function rate_of(limits)
     }
 end
 
--- When a submission over the rate should come again; nil: it is not over it.
-local function too_fast(rate)
+-- When a submission over the rate should come again, for which it takes a place in the row; nil: it is not over it.
+local function rate_refusal_ms(rate)
     if rate.ahead <= rate.allowed then
         return nil
     end
     rate.row = math.min(RETRY_CAP_MS / rate.step, math.max(rate.ahead - rate.allowed, rate.row + 1 / ROW_HASTE))
     rate.moved = true
     return math.ceil(rate.row * rate.step)
-end
-
--- Something was accepted.
-local function admitted(bound)
-    if not bound.starts and (is_idle(bound) or not bound.measured) then
-        start_window(bound)
-    end
 end
 
 -- The limit that one more task of `bytes` would pass, whose it is, and how many tasks must leave before; nil: there is
@@ -225,27 +218,17 @@ local function passed(queue, tenant, bytes)
     return limit, bound, over
 end
 
--- What refuses a dead letter of `bytes` that is to be queued again: {"full", limit, retry_ms}, nil if nothing does.
-local function refusal(queue, tenant, bytes)
-    local limit, bound, over = passed(queue, tenant, bytes)
-    return limit and { "full", limit, retry_in_ms(bound, over) }
-end
-
--- A submission counts for its tenant's rate. nil: it has none.
-local function count_submission(rate)
+-- Something is accepted that counts for them; each may be nil.
+local function admit(queue, tenant, rate)
+    for _, bound in pairs({ queue, tenant }) do
+        if not bound.starts and (is_idle(bound) or not bound.measured) then
+            start_window(bound)
+        end
+    end
     if rate then
         rate.ahead = rate.ahead + 1
         rate.moved = true
     end
-end
-
--- It is accepted.
-local function admit(queue, tenant, rate)
-    admitted(queue)
-    if tenant then
-        admitted(tenant)
-    end
-    count_submission(rate)
 end
 
 -- Write what the call has changed of it; what waits there now, in tasks and bytes. Before `settle`; nil: no limits.
