@@ -59,6 +59,7 @@ _MEMBERS = re.compile(rb'"(' + "|".join(Envelope.__struct_fields__).encode() + r
 _ESCAPED = re.compile(rb'"[a-z_]{0,15}\\u00[^"]{0,90}"\s*:')
 """A member whose name may be one of ours, spelled with escapes."""
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MANY_DIGITS = re.compile(rb"(?<![0-9])[0-9]{4300}")
 
 
@@ -69,6 +70,8 @@ def parse(body: bytes) -> Envelope:
     except msgspec.ValidationError as error:
         raise invalid(fault(str(error))) from None
     except msgspec.DecodeError as error:
+        if "truncated" in str(error) and _SURROGATE.search(body):  # which msgspec calls so, too
+            raise Problem("invalid-json", "Cut off, or an escape is half of a surrogate pair.") from None
         raise Problem("invalid-json", f"{error}.") from None
     except RecursionError:
         raise _too_deep("#/payload") from None
@@ -166,4 +169,4 @@ def _out_of_range(where: str) -> Problem:
 
 
 def _too_deep(where: str) -> Problem:
-    return invalid(Fault(where, f"nested deeper than {MAX_DEPTH} levels", "too-deep"))
+    return invalid(Fault(where, f"a value inside more than {MAX_DEPTH} arrays and objects", "too-deep"))

@@ -158,11 +158,18 @@ def problem_of(error: errors.TaskgateError, *, task_id: str | None = None) -> Pr
             return Problem("gone", "The result was dropped: finished tasks kept more than TASKGATE_RETENTION_BYTES.")
         case errors.OutcomeUnknown():
             known: dict[str, Any] = {} if task_id is None else {"task_id": task_id}
-            return Problem("dependency-unavailable", retry_after_s=UNAVAILABLE_RETRY_S, outcome="unknown", **known)
+            detail = _LOOK_FIRST if task_id is None else ""
+            return Problem(
+                "dependency-unavailable", detail, retry_after_s=UNAVAILABLE_RETRY_S, outcome="unknown", **known
+            )
         case errors.StoreUnavailable():
             return Problem("dependency-unavailable", "Redis does not answer.", retry_after_s=UNAVAILABLE_RETRY_S)
     raise error
 
+
+_LOOK_FIRST = (
+    "Redis does not answer. The request may have been carried out: look what has changed before you repeat it."
+)
 
 _REFUSED = {
     errors.QueueFull: "queue-full",

@@ -10,6 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from app.door import Door
+from app.errors import problem_of
+from taskgate.contract.errors import OutcomeUnknown
 from taskgate.contract.store import Store
 from tests.api.conftest import Worker, client_of, submit
 from tests.conftest import Server, eventually
@@ -78,6 +80,13 @@ async def test_a_submission_without_an_answer_says_so_and_names_the_task(
         await eventually(read, lambda status: status == 200)
         again = await http.post("/tasks", json=BODY, headers={"Idempotency-Key": "k"})
         assert again.json()["id"] == unknown.json()["task_id"]
+
+
+async def test_advice_about_an_unknown_outcome_names_a_task_and_a_key_only_where_there_are_any() -> None:
+    submission, purge = problem_of(OutcomeUnknown(""), task_id="t"), problem_of(OutcomeUnknown(""))
+    assert b"Idempotency-Key" in submission.body("r")
+    assert b"Idempotency-Key" not in purge.body("r")
+    assert "look what has changed" in purge.detail
 
 
 async def test_nobody_waits_for_a_slow_server_longer_than_promised(

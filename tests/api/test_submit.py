@@ -195,7 +195,21 @@ async def test_refused_before_anything_is_queued(
 
 @pytest.mark.parametrize(
     "content_type",
-    ["text/plain", "multipart/form-data; boundary=x", "application/json; charset=latin-1", "application/jsonx", None],
+    [
+        *(
+            "text/plain",
+            "multipart/form-data; boundary=x",
+            "application/json; charset=latin-1",
+            "application/jsonx",
+            None,
+        ),
+        *("application/a b+json", "application/+json", "application/json; foo", "application/json charset=utf-8"),
+        *(
+            'application/json; a="x',
+            'application/json; a=";charset=utf-8"; charset=latin-1',
+            "application/json, text/plain",
+        ),
+    ],
 )
 async def test_another_media_type_is_415(http: httpx.AsyncClient, content_type: str | None) -> None:
     headers = {} if content_type is None else {"content-type": content_type}
@@ -204,7 +218,11 @@ async def test_another_media_type_is_415(http: httpx.AsyncClient, content_type: 
 
 
 @pytest.mark.parametrize(
-    "content_type", ["application/json; charset=UTF-8", "Application/JSON", "application/vnd.x+json"]
+    "content_type",
+    [
+        *("application/json; charset=UTF-8", "Application/JSON", "application/vnd.x+json", "application/a+b+json;"),
+        'application/json ;v=1 ; ; charset="utf8";a="x; charset=latin-1\\""',
+    ],
 )
 async def test_json_by_other_spellings_is_taken(http: httpx.AsyncClient, content_type: str) -> None:
     answer = await http.post("/tasks", content=b'{"type":"any","payload":1}', headers={"content-type": content_type})
@@ -247,8 +265,19 @@ async def test_depth_has_one_limit(http: httpx.AsyncClient, worker: Worker, open
         if depth <= MAX_DEPTH:
             [claimed] = await worker.claim()
             assert claimed.payload == nested
+        else:
+            assert answer.json()["errors"][0]["detail"] == "a value inside more than 200 arrays and objects"
         whole = await http.post("/tasks", content=nested, headers=JSON)
         assert whole.status_code == 422
+
+
+async def test_half_of_a_surrogate_pair_is_called_by_its_name(http: httpx.AsyncClient, worker: Worker) -> None:
+    for text in (rb'"\ud800"', rb'["\ud800"]'):
+        answer = await http.post("/tasks", content=b'{"type":"any","payload":' + text + b"}", headers=JSON)
+        assert (answer.status_code, answer.json()["detail"]) == (
+            400,
+            "Cut off, or an escape is half of a surrogate pair.",
+        )
 
 
 async def test_a_declared_size_over_the_limit_is_refused_unread(
