@@ -15,7 +15,7 @@ from app.filters import Wanted
 from app.letter import letter_view
 from app.routes import Parts, Who, listed
 from app.submit import is_json
-from app.sweeps import MOST, Sweeper, place_of
+from app.sweeps import LATEST_MS, MOST, Sweeper, place_of
 from app.view import encode
 from taskgate.contract.errors import NotDead
 from taskgate.contract.ids import NAME
@@ -71,12 +71,14 @@ class RedriveBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     ids: list[str] | UnsetType = UNSET
     filter: LetterFilter | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=MOST)] = MOST
-    """Redrive at most so many of those that fit the filter."""
+    limit: Annotated[int, Meta(ge=1, le=MOST)] | UnsetType = UNSET
+    """Redrive at most so many of those that fit the filter; if not given, 1,000."""
     rate_per_s: Annotated[float, Meta(ge=0.01, le=100_000)] | UnsetType = UNSET
     """So many start per second: they are scheduled, one after the other."""
     cursor: str | UnsetType = UNSET
     """`next_cursor` of the answer before, with the same filter."""
+    start_at: filters.Time | UnsetType = UNSET
+    """With `ids` and `rate_per_s`: the first starts then, not now; `next_start_at` of the answer before."""
 
 
 _body = msgspec.json.Decoder(RedriveBody).decode
@@ -111,10 +113,12 @@ async def redrive(request: Request, parts: Parts, who: Who) -> Response:
     rate_per_s = body.rate_per_s or 0.0
     try:
         if body.filter is UNSET:
-            return _json(await sweeper.redrive_ids(body.ids or [], rate_per_s=rate_per_s))
+            return _json(await sweeper.redrive_ids(body.ids or [], start_ms=_start_ms(body), rate_per_s=rate_per_s))
         wanted = body.filter.wanted()
-        place = await place_of(parts.store, "redrive", wanted, who.tenant, body.cursor or None)
-        return _json(await sweeper.redrive(wanted, place, limit=body.limit, rate_per_s=rate_per_s))
+        place = await place_of(
+            parts.store, "redrive", wanted, who.tenant, None if body.cursor is UNSET else body.cursor
+        )
+        return _json(await sweeper.redrive(wanted, place, limit=body.limit or MOST, rate_per_s=rate_per_s))
     finally:
         _forget(parts, sweeper)
 
@@ -179,7 +183,18 @@ def _parsed(request: Request, raw: bytes) -> RedriveBody:
         raise invalid(Fault("#/ids", f"at most {MOST}", "too-large"))
     if body.ids is not UNSET and body.cursor is not UNSET:
         raise invalid(Fault("#/cursor", "goes with `filter`", "conflict"))
+    if body.ids is not UNSET and body.limit is not UNSET:
+        raise invalid(Fault("#/limit", "goes with `filter`", "conflict"))
+    if body.start_at is not UNSET and UNSET in (body.ids, body.rate_per_s):
+        raise invalid(Fault("#/start_at", "goes with `ids` and `rate_per_s`", "conflict"))
     return body
+
+
+def _start_ms(body: RedriveBody) -> int:
+    start_ms = 0 if body.start_at is UNSET else filters.unix_ms(body.start_at)
+    if start_ms > LATEST_MS:
+        raise invalid(Fault("#/start_at", "too far ahead", "out-of-range"))
+    return start_ms
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> None:

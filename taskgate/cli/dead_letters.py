@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taskgate.cli.lists import attempts_of, pages_of, print_table
-from taskgate.cli.options import AsJson, TaskId, patience_s
+from taskgate.cli.options import AsJson, TaskId, patience_s, say
 from taskgate.cli.text import ExitCode, fail, note, plain, print_json
 
 if TYPE_CHECKING:
-    from taskgate.client import Client, Letter, LetterFilters, Purged, Redriven
+    from taskgate.client import Client, Letter, LetterFilters, Redriven, Task
 
 Queue = Annotated[str | None, typer.Option(help="only of that queue")]
 Type = Annotated[str | None, typer.Option("--type", help="only of that task type")]
@@ -101,7 +101,8 @@ def redrive(
     """Give dead letters (failed tasks) new attempts.
 
     What fails again meanwhile is left alone. Where a queue is full, the rest waits for room, until for `--retry-for`
-    seconds none has found any. With --rate or --limit it ends when an answer is lost; what was redriven stays so.
+    seconds none has found any. With filters or --all, --rate or --limit ends it when an answer is lost; what was
+    redriven stays so.
 
     Examples:
 
@@ -115,11 +116,11 @@ def redrive(
     if task_ids and limit is not None:
         raise typer.BadParameter("--limit goes with filters or --all")
     if task_ids and len(task_ids) == 1 and rate is None:
-        task = client.redrive(task_ids[0])
+        task = _redrive_one(client, task_ids[0], patience_s(ctx))
         print_json(task) if as_json else print(task["status"])
         return
     if task_ids:
-        found = _redrive_ids(client, task_ids, rate)
+        found = _redrive_ids(client, task_ids, rate, patience_s(ctx))
     else:
         with _bar("redriven") as show:
             found = _redrive_all(client, filters, rate, limit, patience_s(ctx), show)
@@ -182,11 +183,44 @@ def _ask(filters: "LetterFilters") -> None:
     typer.confirm(f"Delete dead letters for good ({which})?", abort=True, err=True)
 
 
-def _redrive_ids(client: "Client", task_ids: list[str], rate: float | None) -> dict[str, int]:
+def _redrive_one(client: "Client", task_id: str, seconds: float) -> "Task":
+    from taskgate.client import TooMany
+    from taskgate.client.patience import Patience
+
+    patience = Patience(seconds)
+    while True:
+        try:
+            return client.redrive(task_id)
+        except TooMany as error:  # which has changed nothing
+            delay_s = patience.delay_s(error)
+            say(error, delay_s)
+            time.sleep(delay_s)
+
+
+def _redrive_ids(client: "Client", task_ids: list[str], rate: float | None, patience: float) -> dict[str, int]:
+    """`refused`: what had found no room when patience was over; each is named."""
     found = {"redriven": 0, "refused": 0, "skipped": 0}
-    for first in range(0, len(task_ids), _A_REQUEST):
-        _add(found, client.redrive_letters(task_ids[first : first + _A_REQUEST], rate_per_s=rate))
-    return found
+    start_at: str | None = None
+    moved_at = time.monotonic()
+    while True:
+        left: list[str] = []
+        for first in range(0, len(task_ids), _A_REQUEST):
+            answer = client.redrive_letters(task_ids[first : first + _A_REQUEST], rate_per_s=rate, start_at=start_at)
+            found["redriven"] += answer.redriven
+            found["skipped"] += answer.skipped
+            start_at = answer.next_start_at
+            left += answer.refused_ids
+            if answer.refused:
+                full = answer
+            if answer.redriven:
+                moved_at = time.monotonic()
+        if not left:
+            return found
+        if not _pause(full, moved_at + patience):
+            for task_id in left:
+                note(f"taskgate: refused: {task_id}")
+            return found | {"refused": len(left)}
+        task_ids = left
 
 
 def _redrive_all(
@@ -203,7 +237,13 @@ def _redrive_all(
     moved_at = time.monotonic()
     while True:
         left = None if limit is None else limit - found["redriven"]
-        answer = client.redrive_letters(limit=left and min(left, _A_REQUEST), rate_per_s=rate, cursor=cursor, **filters)
+        answer = client.redrive_letters(
+            everything=not filters,
+            limit=left and min(left, _A_REQUEST),
+            rate_per_s=rate,
+            cursor=cursor,
+            **filters,
+        )
         found["redriven"] += answer.redriven
         found["skipped"] += answer.skipped
         cursor = answer.next_cursor
@@ -212,7 +252,7 @@ def _redrive_all(
         show(found["redriven"], answer.remaining)
         if answer.redriven:
             moved_at = time.monotonic()
-        elif answer.refused and not _pause(answer, moved_at + patience):
+        elif answer.retry_after_s is not None and not _pause(answer, moved_at + patience):
             return found | {"refused": answer.remaining}
 
 
@@ -225,11 +265,6 @@ def _pause(answer: "Redriven", until: float) -> bool:
     note(f"taskgate: no room ({answer.limit}); trying again in {wait_s} s")
     time.sleep(wait_s)
     return True
-
-
-def _add(found: dict[str, int], answer: "Redriven | Purged") -> None:
-    for name in found:
-        found[name] += getattr(answer, name)
 
 
 @contextlib.contextmanager

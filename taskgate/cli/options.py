@@ -125,7 +125,7 @@ class ClientCommand(TyperCommand):
             "url": given["url"],
             "api_key": given["api_key"],
             "patience_s": given["retry_for"],
-            "on_wait": _say,
+            "on_wait": say,
         }
         try:
             client = Client(**options)
@@ -155,5 +155,5 @@ def patience_s(ctx: typer.Context) -> float:
     return seconds
 
 
-def _say(error: "ServiceError", delay_s: float) -> None:
+def say(error: "ServiceError", delay_s: float) -> None:
     note(f"taskgate: {explain(error)}; trying again in {delay_s:.1f} s")

@@ -50,6 +50,8 @@ def redriven_of(answer: Answer) -> Redriven:
         retry_after_s=body.get("retry_after_s"),
         remaining=int(body.get("remaining") or 0),
         next_cursor=body.get("next_cursor"),
+        refused_ids=tuple(body.get("refused_ids") or ()),
+        next_start_at=body.get("next_start_at"),
     )
 
 

@@ -159,17 +159,22 @@ class Client:
         self,
         task_ids: Sequence[str] | None = None,
         *,
+        everything: bool = False,
         limit: int | None = None,
         rate_per_s: float | None = None,
         cursor: str | None = None,
+        start_at: str | None = None,
         **filters: Unpack[LetterFilters],
     ) -> Redriven:
-        """Give new attempts to up to 1,000 dead letters: those named, or that fit all filters (none: any of yours).
+        """Give new attempts to up to 1,000 dead letters: those named, or that fit all filters, or `everything`.
 
-        Go on with `next_cursor` until it is None; after a pause of `retry_after_s` where none was redriven. With a
-        filter and `limit` or `rate_per_s` it is sent once: a repeat would go on with others.
+        Go on with `next_cursor` until it is None; after a pause of `retry_after_s` where none was redriven. With
+        other ids at the same rate go on with `start_at=next_start_at`. Without ids, but with `limit` or
+        `rate_per_s`, it is sent once: a repeat would go on with others.
         """
-        return self._run(self._calls.redrive_letters(task_ids, filters, limit, rate_per_s, cursor))
+        return self._run(
+            self._calls.redrive_letters(task_ids, filters, everything, limit, rate_per_s, cursor, start_at)
+        )
 
     def purge_letters(
         self,

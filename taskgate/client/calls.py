@@ -61,7 +61,7 @@ class Calls:
     ) -> Steps[Task]:
         envelope = _json({"type": task_type, **options})
         body = envelope[:-1] + b',"payload":' + (payload if isinstance(payload, bytes) else _json(payload)) + b"}"
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key or str(uuid.uuid4())}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": str(uuid.uuid4()) if key is None else key}
         if prefer_wait_s:
             headers["Prefer"] = f"wait={prefer_wait_s}"
         request = Send("POST", "/tasks", headers=headers, content=body, held_s=prefer_wait_s)
@@ -106,7 +106,7 @@ class Calls:
         return cast("Queues", body_of((yield from self.patiently(Send("GET", "/queues", _params(queue=queue))))))
 
     def dead_letters(self, filters: LetterFilters, limit: int, cursor: str | None) -> Steps[TaskPage]:
-        params = _params(**_texts(filters), limit=limit, cursor=cursor)
+        params = _params(**cast("dict[str, str]", filters), limit=limit, cursor=cursor)
         return tasks_of((yield Send("GET", "/dead-letters", params)))
 
     def dead_letter(self, task_id: str) -> Steps[Letter]:
@@ -116,13 +116,20 @@ class Calls:
         self,
         task_ids: Sequence[str] | None,
         filters: LetterFilters,
+        everything: bool,
         limit: int | None,
         rate_per_s: float | None,
         cursor: str | None,
+        start_at: str | None,
     ) -> Steps[Redriven]:
         """Repeated, a filter finds the next ones: past a limit, and in a second row beside that of a rate."""
+        _check_choice(task_ids, filters, everything)
+        if task_ids is not None and (limit is not None or cursor is not None):
+            raise ValueError("limit and cursor go with filters or everything=True")
+        if start_at is not None and (task_ids is None or rate_per_s is None):
+            raise ValueError("start_at goes with task ids and rate_per_s")
         which = {"filter": filters} if task_ids is None else {"ids": list(task_ids)}
-        more = {"limit": limit, "rate_per_s": rate_per_s, "cursor": cursor}
+        more = {"limit": limit, "rate_per_s": rate_per_s, "cursor": cursor, "start_at": start_at}
         body = _json(which | {name: value for name, value in more.items() if value is not None})
         headers = {"Content-Type": "application/json", "X-Request-ID": str(uuid.uuid4())}
         request = Send("POST", "/dead-letters/redrive", headers=headers, content=body)
@@ -133,7 +140,9 @@ class Calls:
     def purge_letters(
         self, filters: LetterFilters, everything: bool, limit: int | None, cursor: str | None
     ) -> Steps[Purged]:
-        params = _params(**_texts(filters), all="true" if everything else None, limit=limit, cursor=cursor)
+        _check_choice(None, filters, everything)
+        given = cast("dict[str, str]", filters)
+        params = _params(**given, all="true" if everything else None, limit=limit, cursor=cursor)
         request = Send("DELETE", "/dead-letters", params)
         if limit is not None:  # repeated, it would delete as many others
             return purged_of((yield request))
@@ -219,8 +228,10 @@ def _params(**given: str | int | None) -> Params:
     return [(name, str(value)) for name, value in given.items() if value is not None]
 
 
-def _texts(filters: LetterFilters) -> dict[str, Any]:
-    return {**filters}
+def _check_choice(task_ids: Sequence[str] | None, filters: LetterFilters, everything: bool) -> None:
+    """A call that names nothing, or was to, means everything only where it says so."""
+    if (task_ids is not None) + bool(filters) + everything != 1:
+        raise ValueError("say which dead letters, in one way; all of yours: everything=True")
 
 
 def _json(value: Any) -> bytes:

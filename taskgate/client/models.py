@@ -130,7 +130,11 @@ class LetterFilters(TypedDict, total=False):
 
 
 class Redriven(NamedTuple):
-    """What one request came to. `next_cursor`: there are more; `refused`: for want of room, until `retry_after_s`."""
+    """What one request came to. `next_cursor`: there are more; `refused`: for want of room, until `retry_after_s`.
+
+    With a filter `retry_after_s` is None while others are still to be tried, which may have room. Of named ones
+    `refused_ids` are those refused, and `next_start_at` is the `start_at` with which other ids keep to the same rate.
+    """
 
     redriven: int
     refused: int
@@ -139,6 +143,8 @@ class Redriven(NamedTuple):
     retry_after_s: int | None
     remaining: int
     next_cursor: str | None
+    refused_ids: tuple[str, ...] = ()
+    next_start_at: str | None = None
 
 
 class Purged(NamedTuple):

@@ -1,6 +1,7 @@
 """Dead letters over HTTP: lists in pages, one with its history, redriving and deleting many."""
 
 import asyncio
+import gzip
 import itertools
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from app.door import Door
 from app.filters import Wanted
 from taskgate.contract import keys
 from taskgate.contract.ids import new_task_id
-from taskgate.contract.models import Finish
+from taskgate.contract.models import Finish, Served
 from tests.api.conftest import Worker, client_of, submit
 
 ERROR: dict[str, Any] = {"kind": "exception", "message": "no", "traceback": "line 1", "stack": "in f"}
@@ -213,7 +214,7 @@ async def test_those_that_are_named_are_redriven(http: httpx.AsyncClient, worker
     answer = await redrive(http, ids=asked)
     assert answer == {
         "redriven": 2, "refused": 0, "skipped": 4, "limit": None, "retry_after_s": None, "remaining": 0,
-        "next_cursor": None,
+        "next_cursor": None, "refused_ids": [], "next_start_at": None,
     }  # fmt: skip
     assert await statuses(http, *made) == ["queued", "queued", "failed"]
 
@@ -283,6 +284,28 @@ async def test_at_a_rate_they_start_one_after_the_other_over_all_requests(
     assert [(b - a).total_seconds() for a, b in itertools.pairwise(starts)] == [10, 10]
 
 
+async def test_those_that_are_named_keep_to_a_rate_over_several_requests(
+    http: httpx.AsyncClient, worker: Worker
+) -> None:
+    made = [await dead(http, worker) for _ in range(4)]
+    first = await redrive(http, ids=[*made[:2], new_task_id()], rate_per_s=0.1)
+    start_at = first["next_start_at"]
+    second = await redrive(http, ids=made[2:], rate_per_s=0.1, start_at=start_at)
+    assert (first["redriven"], second["redriven"]) == (2, 2)
+    tasks = [(await http.get(f"/tasks/{each}")).json() for each in made[1:]]
+    starts = [datetime.fromisoformat(task["scheduled_at"]) for task in tasks]
+    starts.append(datetime.fromisoformat(second["next_start_at"]))
+    assert [round((b - a).total_seconds(), 1) for a, b in itertools.pairwise(starts)] == [10, 10, 10]
+
+
+async def test_of_those_that_are_named_the_refused_are_told(gateway_of: Callable[..., Door], worker: Worker) -> None:
+    async with client_of(gateway_of(queue_limit_tasks=1)) as http:
+        made = [await dead(http, worker) for _ in range(3)]
+        answer = await redrive(http, ids=made)
+        assert (answer["redriven"], answer["refused"], answer["refused_ids"]) == (1, 2, made[1:])
+        assert (answer["limit"], answer["retry_after_s"] >= 1) == ("queue-tasks", True)
+
+
 async def test_what_finds_no_room_stays_and_is_counted(gateway_of: Callable[..., Door], worker: Worker) -> None:
     async with client_of(gateway_of(queue_limit_tasks=2)) as http:
         made = [await dead(http, worker) for _ in range(5)]
@@ -296,22 +319,35 @@ async def test_what_finds_no_room_stays_and_is_counted(gateway_of: Callable[...,
         assert (answer["redriven"], answer["refused"], answer["remaining"]) == (2, 1, 1)
 
 
-async def test_what_finds_no_room_is_met_again_by_its_cursor(
+async def test_what_finds_no_room_is_met_again_once_all_others_were_tried(
     gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although the request went on behind it, where there may have been room in another queue."""
+    """Another queue may have room: behind however many that have none, and over several requests."""
     monkeypatch.setattr(sweeps, "BATCH", 1)
     monkeypatch.setattr(sweeps, "MOST", 3)
     async with client_of(gateway_of(queue_limit_tasks=1)) as http:
-        made = [await dead(http, worker) for _ in range(4)]
+        worker.served.append(Served("other", "echo", "sync"))
+        made = [await dead(http, worker) for _ in range(6)]
+        free = await dead(http, worker, queue="other")
         answer = await redrive(http, filter={})
-        assert (answer["redriven"], answer["refused"], answer["remaining"]) == (1, 2, 3)
-        for number in (1, 2, 3):
+        assert (answer["redriven"], answer["refused"], answer["remaining"]) == (1, 2, 6)
+        assert (answer["limit"], answer["retry_after_s"]) == ("queue-tasks", None), "others are still to be tried"
+        answer = await redrive(http, filter={}, cursor=answer["next_cursor"])
+        assert (answer["redriven"], answer["refused"], answer["retry_after_s"]) == (0, 3, None)
+        answer = await redrive(http, filter={}, cursor=answer["next_cursor"])
+        assert (answer["redriven"], answer["refused"], answer["remaining"]) == (1, 0, 5)
+        assert await statuses(http, free) == ["queued"]
+        assert (answer["limit"], answer["retry_after_s"] >= 1) == ("queue-tasks", True), "as its round was refused"
+        await worker.claim(2)
+        answer = await redrive(http, filter={}, cursor=answer["next_cursor"])
+        assert answer["redriven"] == 1
+        assert await statuses(http, *made[1:]) == ["queued", *["failed"] * 4], "the oldest of them first"
+        for _ in range(20):
             await worker.claim(1)
             answer = await redrive(http, filter={}, cursor=answer["next_cursor"])
-            assert answer["redriven"] == 1
-            assert "failed" not in await statuses(http, *made[: number + 1])
-        assert answer["next_cursor"] is None
+            if answer["next_cursor"] is None:
+                break
+        assert "failed" not in await statuses(http, *made)
 
 
 async def test_what_is_skipped_and_met_again_is_counted_once(gateway_of: Callable[..., Door], worker: Worker) -> None:
@@ -354,6 +390,10 @@ async def test_letters_that_a_full_queue_has_spilled_are_redriven_and_deleted_as
         ("{}", "#/filter"),
         ('{"ids":[],"filter":{}}', "#/filter"),
         ('{"ids":[],"cursor":"x"}', "#/cursor"),
+        ('{"ids":[],"limit":1}', "#/limit"),
+        ('{"ids":[],"start_at":"2026-11-30T00:00:00Z"}', "#/start_at"),
+        ('{"filter":{},"rate_per_s":1,"start_at":"2026-11-30T00:00:00Z"}', "#/start_at"),
+        ('{"ids":[],"rate_per_s":1,"start_at":"2300-01-01T00:00:00Z"}', "#/start_at"),
         ('{"filter":{"colour":"red"}}', "#/filter/colour"),
         ('{"filter":{"queue":"a/b"}}', "#/filter/queue"),
         ('{"filter":{"after":"yesterday"}}', "#/filter/after"),
@@ -380,6 +420,17 @@ async def test_a_body_that_does_not_say_what_to_redrive_is_422(
 async def test_what_is_no_json_redrives_nothing(http: httpx.AsyncClient, body: str, media_type: str, slug: str) -> None:
     answer = await http.post("/dead-letters/redrive", content=body, headers={"Content-Type": media_type})
     assert answer.json()["type"] == f"/problems/{slug}"
+
+
+async def test_a_compressed_body_is_read_and_another_coding_refused(http: httpx.AsyncClient, worker: Worker) -> None:
+    task_id = await dead(http, worker)
+    body = b'{"filter":{}}'
+    for coding, content, status in (("br", body, 415), ("gzip", body, 400), ("gzip", gzip.compress(body), 200)):
+        assert await statuses(http, task_id) == ["failed"]
+        headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+        answer = await http.post("/dead-letters/redrive", content=content, headers=headers)
+        assert answer.status_code == status, coding
+    assert await statuses(http, task_id) == ["queued"]
 
 
 async def test_purging_needs_to_be_meant(http: httpx.AsyncClient, worker: Worker) -> None:
@@ -459,12 +510,15 @@ async def test_a_forged_cursor_is_400(http: httpx.AsyncClient) -> None:
         assert (answer.status_code, answer.json()["type"]) == (400, "/problems/invalid-cursor"), value
 
     places: list[Any] = [[1, 1, partition, 1, ""] for partition in (-1, 1, 2**70)]
+    places += [[1, 1, 0, 1, "", [partition, 1, "", "x", 1]] for partition in (-1, 1, 2**70)]
+    places += [[1, 1, 0, 1, "", [0, 1, "", "x", 0]], [1, 1, 0, 1, "", [0, 1, "", "x", 2**70]]]
     places += [[1, 2**60, 0, 1, ""], [1, 1, 0, 10**400, ""], ["x", 1, 0, 1, ""], [1, 1], {}, "1:1:0:1:x"]
     for place in places:
-        body = {"filter": {}, "cursor": sealed(place, "redrive", letters, "default")}
+        body: dict[str, Any] = {"filter": {}, "cursor": sealed(place, "redrive", letters, "default")}
         await check(http.post("/dead-letters/redrive", json=body), place)
         purged = sealed(place, "purge", letters, "default")
         await check(http.delete("/dead-letters", params={"all": "true", "cursor": purged}), place)
+    await check(http.post("/dead-letters/redrive", json={"filter": {}, "cursor": ""}), "")
     for mark in ([10**400, ""], ["inf", ""], [1, 1], [1], "1:x", None):
         for path, wanted in (("/dead-letters", letters), ("/tasks", Wanted())):
             await check(http.get(path, params={"cursor": sealed(mark, "list", wanted, "default")}), mark)

@@ -119,6 +119,14 @@ def test_what_is_no_task_id_is_not_found_and_nothing_is_sent(client: Any, receiv
     assert receiver.requests == []
 
 
+def test_an_empty_key_is_sent_as_it_is_and_refused(client: Any, receiver: Receiver) -> None:
+    """Another in its place would protect nothing."""
+    receiver.answers.append(problem(400, "idempotency-key-invalid"))
+    with client, pytest.raises(ServiceError, match="idempotency-key-invalid"):
+        client.submit("t", 1, idempotency_key="")
+    assert [request.headers["idempotency-key"] for request in receiver.requests] == [""]
+
+
 @pytest.mark.parametrize("key", ["a\nb", "a\r\nX: y", "schlüssel", " a", "a\x00", "\ud800"])
 def test_a_header_that_cannot_be_sent_is_told_at_once(client: Any, receiver: Receiver, key: str) -> None:
     with client:

@@ -93,6 +93,45 @@ def test_several_are_redriven_in_one_request(cli: Cli, receiver: Receiver) -> No
     assert bodies(receiver) == [{"ids": [TASK_ID, OTHER_ID], "rate_per_s": 5.0}]
 
 
+def test_more_than_a_request_may_name_keep_to_one_rate(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers += [redriven(2, skipped=998, next_start_at="T"), redriven(2, next_start_at="U")]
+    done = cli("redrive", *[TASK_ID] * 1000, OTHER_ID, OTHER_ID, "--rate", "0.2", "--url", receiver.url)
+    assert done.stdout == "4 redriven, 998 skipped\n"
+    assert [(len(body["ids"]), body.get("start_at")) for body in bodies(receiver)] == [(1000, None), (2, "T")]
+
+
+def test_those_that_are_named_wait_for_room_too(cli: Cli, receiver: Receiver) -> None:
+    full: dict[str, Any] = {"limit": "queue-tasks", "retry_after_s": 0.05, "refused_ids": [OTHER_ID]}
+    receiver.answers += [redriven(1, 1, next_start_at="T", **full), redriven(1)]
+    done = cli("redrive", TASK_ID, OTHER_ID, "--rate", "5", "--url", receiver.url)
+    assert (done.exit_code, done.stdout) == (0, "2 redriven\n")
+    assert "no room (queue-tasks); trying again in 0.05 s" in done.stderr
+    assert bodies(receiver)[1] == {"ids": [OTHER_ID], "rate_per_s": 5.0, "start_at": "T"}
+
+
+def test_those_that_are_named_and_find_no_room_for_long_are_told(cli: Cli, receiver: Receiver) -> None:
+    full: dict[str, Any] = {"limit": "queue-tasks", "retry_after_s": 30, "refused_ids": [OTHER_ID]}
+    receiver.answers.append(redriven(1, 1, **full))
+    done = cli("redrive", TASK_ID, OTHER_ID, "--retry-for", "3", "--url", receiver.url)
+    assert (done.exit_code, done.stdout) == (7, "1 redriven, 1 refused\n")
+    assert f"refused: {OTHER_ID}" in done.stderr
+
+
+def test_one_alone_waits_for_room_too(cli: Cli, receiver: Receiver) -> None:
+    full = problem(429, "queue-full", Retry_After="1")
+    receiver.answers += [full, answer(202, TASK), full]
+    done = cli("redrive", TASK_ID, "--url", receiver.url)
+    assert (done.exit_code, done.stdout) == (0, "queued\n")
+    assert "trying again in" in done.stderr
+    assert cli("redrive", TASK_ID, "--retry-for", "0", "--url", receiver.url).exit_code == 7
+
+
+def test_while_others_are_still_to_be_tried_there_is_no_pause(cli: Cli, receiver: Receiver) -> None:
+    receiver.answers += [redriven(0, 1000, cursor="one", limit="queue-tasks"), redriven(9)]
+    done = cli("redrive", "--all", "--retry-for", "0", "--url", receiver.url)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "9 redriven\n", "")
+
+
 def test_all_that_fit_are_redriven_over_as_many_requests_as_that_takes(cli: Cli, receiver: Receiver) -> None:
     receiver.answers += [redriven(1000, cursor="one"), redriven(0, cursor="two"), redriven(7)]
     done = cli("redrive", "--kind", "timeout", "--rate", "10", "--json", "--url", receiver.url)
@@ -141,7 +180,7 @@ def test_a_lost_answer_is_asked_for_again_under_the_same_request_id(cli: Cli, re
 
 
 SOME: list[tuple[str, dict[str, Any]]] = [
-    ("redrive_letters", {"limit": 1}),
+    ("redrive_letters", {"everything": True, "limit": 1}),
     ("redrive_letters", {"kind": "crash", "rate_per_s": 5.0}),
     ("purge_letters", {"kind": "crash", "limit": 1}),
 ]
@@ -157,6 +196,31 @@ def test_so_many_or_at_a_rate_is_asked_for_once_since_a_repeat_would_take_others
     with client, pytest.raises(Unreachable):
         getattr(client, call)(**options)
     assert len(receiver.requests) == 1
+
+
+NOT_SAID: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("redrive_letters", [], {}),
+    ("redrive_letters", [], {"limit": 1}),
+    ("redrive_letters", [], {"everything": True, "kind": "x"}),
+    ("redrive_letters", [[TASK_ID]], {"kind": "x"}),
+    ("redrive_letters", [[TASK_ID]], {"everything": True}),
+    ("redrive_letters", [[TASK_ID]], {"limit": 1}),
+    ("redrive_letters", [[TASK_ID]], {"cursor": "c"}),
+    ("redrive_letters", [[TASK_ID]], {"start_at": "T"}),
+    ("redrive_letters", [], {"kind": "x", "rate_per_s": 1.0, "start_at": "T"}),
+    ("purge_letters", [], {}),
+    ("purge_letters", [], {"everything": True, "kind": "x"}),
+]
+
+
+@pytest.mark.parametrize("driver", CLIENTS)
+def test_a_call_that_names_nothing_or_in_two_ways_is_not_sent(receiver: Receiver, driver: str) -> None:
+    client: Any = CLIENTS[driver](receiver.url)
+    with client:
+        for call, args, options in NOT_SAID:
+            with pytest.raises(ValueError, match=r"say which|go with|goes with"):
+                getattr(client, call)(*args, **options)
+    assert receiver.requests == []
 
 
 def test_those_that_are_named_are_asked_for_again_also_at_a_rate(receiver: Receiver) -> None:
