@@ -107,9 +107,9 @@ async def test_a_body_that_has_stalled_makes_room(door: Door, monkeypatch: pytes
 async def test_who_keeps_the_pace_goes_on_and_a_drip_does_not(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app.body, "PACE_BYTES", 100)
     first, second = await full(door)
-    second.brings(b" " * 99)
-    await held(door._bodies, 2 * (NEARLY + REQUEST_BYTES) + 99)
     first.brings(b" " * 100)
+    await held(door._bodies, 2 * (NEARLY + REQUEST_BYTES) + 100)
+    second.brings(b" " * 99)
     await held(door._bodies, 2 * (NEARLY + REQUEST_BYTES) + 199)
     monkeypatch.setattr(app.body, "STALLED_S", 0)
     assert (await Sender(door).brings(BODY, more=False).answer())[0] == 202
