@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -51,7 +51,9 @@ class Look(NamedTuple):
     types: Mapping[str, Mapping[str, TypeInfo]]
     """What is published for each queue."""
     operated: frozenset[str]
-    """Queues that the policy or a supervisor names."""
+    """Queues that the policy or a supervisor names: they are all looked at."""
+    known: Set[str]
+    """These, and all that have counters."""
 
     def count(self, what: str) -> int:
         """One of the counters."""
@@ -111,9 +113,14 @@ class Looks:
             name for worker in await self._store.workers() for name in worker.queues
         } | self._policy.queues.keys()
         operated.discard(OTHERS)
-        named |= operated
         waits = [usage.get for usage in usages]
-        names = await _first(BATCH, named, lambda name: (-sum(get(f"waiting:queue:{name}", 0) for get in waits), name))
+
+        def order(name: str) -> tuple[float, str]:
+            return -sum(get(f"waiting:queue:{name}", 0) for get in waits), name
+
+        others = await _first(max(0, BATCH - len(operated)), named - operated, order)
+        names = sorted([*operated, *others], key=order)
+        named |= operated
         sought = await _first(SOUGHT, waiting, lambda tenant: (-waiting[tenant], tenant))
         types: dict[str, dict[str, TypeInfo]] = {}
         for variant in reversed(await self._types.listed()):  # what is served now wins
@@ -126,6 +133,7 @@ class Looks:
             found=await self._at(_Asked(tuple(names), tuple(sought), LOOKED_AT)),
             types=types,
             operated=frozenset(operated),
+            known=named,
         )
 
 
@@ -212,6 +220,7 @@ def _together(parts: Sequence[QueueLook]) -> QueueLook:
     return QueueLook(
         dead=sum(part.dead for part in parts),
         oldest_ms=min((part.oldest_ms for part in parts if part.oldest_ms is not None), default=None),
+        oldest_sure=all(part.oldest_sure for part in parts),
         beyond={lane: max(part.beyond.get(lane, 0) for part in parts) for lane in lanes},
         ready=[each for part in parts for each in part.ready],
     )

@@ -9,13 +9,14 @@ import msgspec
 
 from app.looks import Look, Looks
 from app.types import TypeRegistry
+from taskgate.contract.ids import is_name
 from taskgate.contract.models import QueueLimits, QueueLook, TenantLimits, TypeInfo
 from taskgate.contract.shares import OTHERS
 from taskgate.contract.store import Store
 from taskgate.settings import Settings
 
 TENANTS_SHOWN = 20
-_NOTHING = QueueLook(dead=0, oldest_ms=None, beyond={}, ready=[])
+_NOTHING = QueueLook(dead=0, oldest_ms=None, oldest_sure=True, beyond={}, ready=[])
 
 
 class LimitView(msgspec.Struct, kw_only=True):
@@ -61,7 +62,9 @@ class QueueView(msgspec.Struct, kw_only=True):
     dead: int
     bytes: int
     oldest_age_ms: int | None
-    """Of the oldest task that is next of its type and tenant."""
+    """Since creation, of the oldest queued task; null: none was found."""
+    oldest_age_at_least: bool
+    """There may be an older one: kept back by a concurrency key, or among too many to look at each."""
     drain_per_s: float | None
     estimated_wait_ms: int | None
     on_full: str
@@ -86,7 +89,7 @@ class TenantView(msgspec.Struct, kw_only=True):
 
 
 class QueuesView(msgspec.Struct, kw_only=True):
-    """The answer: those with most waiting first."""
+    """The answer: those with most waiting first; all that the policy or a supervisor names."""
 
     items: list[QueueView]
     more_queues: int
@@ -148,8 +151,10 @@ class Queues:
     async def _only(self, queue: str, look: Look) -> Look:
         """Also where it is one of those that were not looked at; empty where there is no such queue."""
         found = dict(look.found)
-        if queue not in found and look.beyond and look.count(f"waiting:queue:{queue}"):
-            found |= await self._looks.one(queue)
+        if queue not in found and is_name(queue):
+            one = await self._looks.one(queue)
+            if queue in look.known or one[queue] != _NOTHING:
+                found |= one
         return look._replace(names=[queue] if queue in found else [], beyond=0, found=found)
 
     def _queue(self, name: str, look: Look, found: QueueLook) -> QueueView:
@@ -172,6 +177,7 @@ class Queues:
             dead=whole.dead,
             bytes=depth.bytes,
             oldest_age_ms=None if whole.oldest_ms is None else max(0, look.now_ms - whole.oldest_ms),
+            oldest_age_at_least=not whole.oldest_sure,
             drain_per_s=None if depth.drain_per_s is None else round(depth.drain_per_s, 3),
             estimated_wait_ms=None if depth.wait_s is None else round(depth.wait_s * 1000),
             on_full=policy.on_full,

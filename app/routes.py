@@ -205,8 +205,12 @@ async def queues(
     queue: Annotated[str | None, Query(description="only that one")] = None,
 ) -> Response:
     """Those with most waiting first, as of at most a second ago; where reading takes over 0.1 s, it is good for ten
-    times as long, up to 30 s. `limits` are those in force, with what is used of each (tasks, bytes, seconds);
-    `estimated_wait_ms` is how long what waits now takes to leave at the rate measured.
+    times as long, up to 30 s. Queues that the policy or a supervisor names are all there, others while there are no
+    more than 128 in all (`more_queues` counts the rest, each of which can be asked for by name).
+    `limits` are those in force, with what is used of each (tasks, bytes, seconds); `estimated_wait_ms` is how long what
+    waits now takes to leave at the rate measured.
+    `oldest_age_ms`: since the creation of the oldest queued task. `oldest_age_at_least`: there may be an older one, as
+    some wait for a concurrency key, or of more tenants, or behind more tasks, than are looked at.
 
     `tenants`: the 20 of whom most is ready, and their share of what runs next. Where TASKGATE_TENANT_HEADER separates
     tenants, a caller sees itself there, and of the queues that the service has not named only those where tasks of its

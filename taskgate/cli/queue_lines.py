@@ -26,7 +26,8 @@ def lines(found: Queues) -> Iterator[str]:
 def _queue_lines(item: dict[str, Any]) -> Iterator[str]:
     age_ms, per_s, wait_ms = (item.get(name) for name in ("oldest_age_ms", "drain_per_s", "estimated_wait_ms"))
     words = [_counted(item, _STATES), size(item.get("bytes") or 0)]
-    words += [] if age_ms is None else [f"oldest {span(age_ms / 1000)}"]
+    least = "at least " if item.get("oldest_age_at_least") else ""
+    words += [] if age_ms is None else [f"oldest {least}{span(age_ms / 1000)}"]
     yield f"{plain(item.get('queue'))}: {' · '.join(words)}"
     moves = ["speed not known yet" if per_s is None else f"{number(per_s)}/s leave"]
     moves += [f"about {span(wait_ms / 1000)} to wait"] if wait_ms else []

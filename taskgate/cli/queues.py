@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from taskgate.cli.options import AsJson
-from taskgate.cli.text import print_json
+from taskgate.cli.text import ExitCode, fail, plain, print_json
 
 if TYPE_CHECKING:
-    from taskgate.client import Client
+    from taskgate.client import Client, Queues
 
 _EVERY_S = 1.0
 """The service looks once a second itself."""
@@ -45,11 +45,19 @@ def queues(
     client: Client = ctx.obj
     if as_json:
         for _ in _times(watch):
-            print_json(client.queues(queue))
+            print_json(found := client.queues(queue))
+            _expect(queue, found)
         return
     with _live() if watch else nullcontext(Printed()) as view:
         for _ in _times(watch):
-            view.show("\n".join(lines(client.queues(queue))))
+            found = client.queues(queue)
+            _expect(queue, found)
+            view.show("\n".join(lines(found)))
+
+
+def _expect(queue: str | None, found: "Queues") -> None:
+    if queue is not None and not found.get("items"):
+        fail(f"there is no queue {plain(queue)}", ExitCode.NOT_FOUND)
 
 
 def _times(watch: bool) -> Iterator[None]:

@@ -417,7 +417,9 @@ class QueueLook(NamedTuple):
 
     dead: int
     oldest_ms: int | None
-    """Creation of the oldest task that is next of its type and tenant."""
+    """Creation of the oldest ready task that was found."""
+    oldest_sure: bool
+    """No queued one is older."""
     beyond: dict[str, int]
     """Lane types that have queued tasks, and how many tenants of theirs were not looked at."""
     ready: list[tuple[str, str, int]]

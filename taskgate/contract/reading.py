@@ -255,10 +255,11 @@ class Reading:
             name: QueueLook(
                 dead=dead,
                 oldest_ms=oldest or None,
+                oldest_sure=bool(sure),
                 beyond={lane.decode(): beyond for lane, beyond in lanes},
                 ready=[(lane.decode(), tenant.decode(), count) for lane, tenant, count in ready],
             )
-            for name, (dead, oldest, lanes, ready) in zip(names, replies, strict=True)
+            for name, (dead, oldest, sure, lanes, ready) in zip(names, replies, strict=True)
         }
 
     async def usage(self, partition: int) -> dict[str, float]:

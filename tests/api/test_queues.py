@@ -344,6 +344,36 @@ async def test_queues_that_clients_made_up_do_not_flood_the_answer(
         assert (await http.get("/queues", params={"queue": "no such"})).json()["items"] == []
 
 
+async def test_the_operators_queues_stay_however_many_clients_name(
+    gateway_of: Callable[..., Door], worker: Worker, policy_file: str, redis_client: Redis
+) -> None:
+    """Those that the policy or a supervisor names, in the answer and asked for by name, also when idle."""
+    await worker.beat()
+    await redis_client.hset(keys.usage(0), mapping={f"waiting:queue:q{n:03}": 2 for n in range(160)})
+    await redis_client.hset(keys.usage(0), "running:queue:runs", "1")
+    async with client_of(gateway_of(policy_file=policy_file)) as http:
+        body = (await http.get("/queues")).json()
+        names = [each["queue"] for each in body["items"]]
+        assert (len(names), body["more_queues"]) == (128, 160 + 1 + 2 - 128)
+        assert names[-2:] == ["default", "hooks"], "those with most waiting come first all the same"
+        for name in ("default", "hooks", "runs"):
+            assert (await queue_of(http, name))["queue"] == name
+        assert (await http.get("/queues", params={"queue": "nobodys"})).json()["items"] == []
+    Path(policy_file).write_text("".join(f"[queues.p{n:03}]\nlimit_tasks = 9\n" for n in range(140)))
+    async with client_of(gateway_of(policy_file=policy_file)) as http:
+        names = [each["queue"] for each in (await http.get("/queues")).json()["items"]]
+        assert sorted(names) == ["default"] + [f"p{n:03}" for n in range(140)]
+
+
+async def test_the_age_is_that_of_the_oldest_whatever_its_priority(http: httpx.AsyncClient, worker: Worker) -> None:
+    old = (await submit(http, priority=0))["id"]
+    made_ms = int(old[:8] + old[9:13], 16)
+    await eventually(worker.store.now_ms, lambda now_ms: now_ms > made_ms + 200, within_s=30)
+    await submit(http, priority=9)
+    found = await queue_of(http)
+    assert (found["oldest_age_ms"] >= 150, found["oldest_age_at_least"]) == (True, False)
+
+
 async def test_what_runs_in_a_queue_is_no_longer_ready(http: httpx.AsyncClient, worker: Worker) -> None:
     worker.served = [*worker.served, Served("second", "echo", "sync")]
     await submit(http, queue="second")

@@ -82,6 +82,18 @@ def test_what_the_service_leaves_out_is_no_error(item: dict[str, Any]) -> None:
     assert list(lines({}))
 
 
+def test_where_the_oldest_is_not_known_for_sure_it_is_said() -> None:
+    assert "oldest at least 1 min 15 s" in "".join(lines({"items": [{**QUEUE, "oldest_age_at_least": True}]}))
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_queue_that_nobody_knows_is_said_to_be_none(cli: Cli, receiver: Receiver, options: tuple[str, ...]) -> None:
+    receiver.answers.append(answer(200, {**ANSWER, "items": []}))
+    done = cli("queues", "nobodys\x1b[2J", *options, "--url", receiver.url)
+    assert (done.exit_code, done.stderr) == (6, "taskgate: there is no queue nobodys [2J\n")
+    assert bool(done.stdout) == bool(options)
+
+
 def test_names_cannot_steer_the_terminal() -> None:
     drawn = "".join(lines({"items": [{**QUEUE, "queue": "a\x1b[2Jb"}]}))
     assert "\x1b" not in drawn

@@ -10,7 +10,7 @@ from taskgate.contract.store import Store
 from tests.conftest import Clock
 from tests.contract.conftest import Hand, submission, submit
 
-NOTHING = QueueLook(dead=0, oldest_ms=None, beyond={}, ready=[])
+NOTHING = QueueLook(dead=0, oldest_ms=None, oldest_sure=True, beyond={}, ready=[])
 
 
 async def test_of_a_queue_that_nobody_used_there_is_nothing(store: Store, clock: Clock) -> None:
@@ -27,11 +27,40 @@ async def test_ready_tasks_are_counted_by_type_and_tenant(store: Store, w1: Hand
     _, found = await store.queues(0, ["default", "second"], limit=100)
     assert found["default"].beyond == {"echo": 0, "other": 0}
     assert sorted(found["default"].ready) == [("echo", "a", 2), ("echo", "b", 1), ("other", "a", 1)]
-    assert found["default"].oldest_ms == clock.now, "the oldest of those that are next: priorities go before age"
+    assert (found["default"].oldest_ms, found["default"].oldest_sure) == (began, True), "whatever its priority"
     assert found["second"].ready == [("echo", "default", 1)]
     await w1.claim(1)
     await w1.claim(1)
     assert (await store.queues(0, ["default"], limit=100))[1]["default"].oldest_ms in (began, clock.now)
+
+
+async def test_the_oldest_is_looked_for_within_a_bound_and_it_is_said_where_that_cuts(
+    store: Store, redis_client: Redis, clock: Clock
+) -> None:
+    began = clock.now
+    await submit(store, submission(priority=0))
+    clock.advance(1000)
+    await submit(store, *(submission(priority=9) for _ in range(198)))
+    clock.advance(1000)
+    [found] = (await store.queues(0, ["default"], limit=9))[1].values()
+    assert (found.oldest_ms, found.oldest_sure) == (began, True)
+    await submit(store, *(submission(priority=9) for _ in range(100)), *(submission(priority=8) for _ in range(100)))
+    await redis_client.config_resetstat()
+    [found] = (await store.queues(0, ["default"], limit=9))[1].values()
+    assert (found.oldest_ms, found.oldest_sure) == (began + 1000, False)
+    assert (await redis_client.info("commandstats"))["cmdstat_hget"]["calls"] <= 1 + 200
+
+
+async def test_it_is_said_where_an_older_one_waits_for_a_key_or_was_not_looked_at(
+    store: Store, w1: Hand, clock: Clock
+) -> None:
+    await submit(store, *(submission(concurrency_key="k", tenant=f"t{n % 2}") for n in range(4)))
+    [found] = (await store.queues(0, ["default"], limit=9))[1].values()
+    assert (found.oldest_ms, found.oldest_sure) == (clock.now, False)
+    await submit(store, *(submission(queue="crowd", tenant=f"t{n}") for n in range(3)))
+    await submit(store, submission(queue="later", delay_ms=1000), submission(queue="later"))
+    _, found_in = await store.queues(0, ["crowd", "later"], limit=4)
+    assert [found_in[name].oldest_sure for name in ("crowd", "later")] == [False, True]
 
 
 async def test_dead_letters_are_counted(store: Store, w1: Hand) -> None:

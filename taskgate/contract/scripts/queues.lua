@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- Look at queues: their dead letters, and what stands ready there by type and tenant. Bounded: tenants beyond are counted.
--- Replies {now, {queue...}}, each {dead, oldest, {lane type, tenants beyond}..., {lane type, tenant, ready}...}; oldest:
--- creation of the oldest task that is next of its type and tenant, 0 for none.
+-- Replies {now, {queue...}}, each {dead, oldest, sure, {lane type, tenants beyond}..., {lane type, tenant, ready}...};
+-- oldest: creation of the oldest ready task that was found, 0 for none; sure, 1 or 0: no queued one is older.
 local queues = cmsgpack.unpack(ARGV[2]) -- list   of names
 local sought = cmsgpack.unpack(ARGV[3]) -- list   of tenants to look for, the most important ones first
 local limit = tonumber(ARGV[4]) -- int    about so many tenants are looked at, over all lanes; 0: those sought, in each
@@ -9,6 +9,7 @@ local limit = tonumber(ARGV[4]) -- int    about so many tenants are looked at, o
 local LANES_A_QUEUE = 64
 local LANES_LEFT = limit > 0 and 8 or LANES_A_QUEUE -- looked at of a tenant's at its limit
 local CAPPED_A_CALL = 100
+local RECORDS_A_QUEUE = limit > 0 and 200 or 0 -- looked at in search of the oldest, behind those that are next
 
 local at_limit = sought
 if limit > 0 then
@@ -46,15 +47,50 @@ local function some_of(lane_key, most)
     return some
 end
 
+local function created(id)
+    return tonumber(redis.call("HGET", prefix .. "task:" .. id, "created")) or math.huge
+end
+
+-- Creation of the oldest in some orders, given that of the oldest of their heads, and whether none there is older. A score
+-- is creation less the priority's bonus, so that nothing is older than its score: what is to be looked at lies below.
+local function oldest_of(keys, oldest)
+    local left = RECORDS_A_QUEUE
+    for _, key in ipairs(keys) do
+        local rest = redis.call("ZRANGEBYSCORE", key, "-inf", "(" .. oldest, "LIMIT", 1, left + 1)
+        local count = math.min(left, #rest)
+        for i = 1, count do
+            oldest = math.min(oldest, created(rest[i]))
+        end
+        if rest[count + 1] and tonumber(redis.call("ZSCORE", key, rest[count + 1])) < oldest then
+            return oldest, false
+        end
+        left = left - count
+    end
+    return oldest, true
+end
+
+local function queued(queue)
+    local f = redis.call("HMGET", usage_key, "waiting:queue:" .. queue, "scheduled:queue:" .. queue,
+        "retrying:queue:" .. queue)
+    return (tonumber(f[1]) or 0) - (tonumber(f[2]) or 0) - (tonumber(f[3]) or 0)
+end
+
 local function look(queue)
-    local ready, first = {}, nil
+    local ready, several, oldest, counted = {}, {}, math.huge, 0
 
     local function look_at(lane_type, tenant)
         local key = prefix .. "ready:" .. queue .. ":" .. lane_type .. ":" .. tenant
-        local head = redis.call("ZRANGE", key, 0, 0)[1]
+        local head, score = unpack(redis.call("ZRANGE", key, 0, 0, "WITHSCORES"))
         if head then
-            first = first and first < head and first or head -- ids are in the order of time
-            ready[#ready + 1] = { lane_type, tenant, redis.call("ZCARD", key) }
+            local count = redis.call("ZCARD", key)
+            if tonumber(score) < oldest then
+                oldest = math.min(oldest, created(head))
+            end
+            if count > 1 then
+                several[#several + 1] = key
+            end
+            counted = counted + count
+            ready[#ready + 1] = { lane_type, tenant, count }
         end
     end
 
@@ -71,8 +107,10 @@ local function look(queue)
     for _, entry in ipairs(capped[queue] or {}) do
         look_at(entry[1], entry[2])
     end
-    local oldest = first and redis.call("HGET", prefix .. "task:" .. first, "created") or 0
-    return { redis.call("ZCARD", prefix .. "dead:" .. queue), tonumber(oldest), lanes, ready }
+    local sure
+    oldest, sure = oldest_of(several, oldest)
+    sure = sure and counted == queued(queue) -- else some wait for a key, or of a tenant that was not looked at
+    return { redis.call("ZCARD", prefix .. "dead:" .. queue), ready[1] and oldest or 0, sure and 1 or 0, lanes, ready }
 end
 
 local replies = {}
