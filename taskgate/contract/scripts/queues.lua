@@ -9,7 +9,7 @@ local limit = tonumber(ARGV[4]) -- int    about so many tenants are looked at, o
 local LANES_A_QUEUE = 64
 local LANES_LEFT = limit > 0 and 8 or LANES_A_QUEUE -- looked at of a tenant's at its limit
 local CAPPED_A_CALL = 100
-local RECORDS_A_QUEUE = limit > 0 and 200 or 0 -- looked at in search of the oldest, behind those that are next
+local RECORDS_A_QUEUE = limit > 0 and 100 or 0 -- looked at in search of the oldest, behind those that are next
 
 local at_limit = sought
 if limit > 0 then
