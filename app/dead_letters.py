@@ -105,8 +105,8 @@ async def dead_letter(task_id: str, parts: Parts, who: Who) -> Response:
 @router.post("/dead-letters/redrive", summary="Give many failed tasks new attempts")
 async def redrive(request: Request, parts: Parts, who: Who) -> Response:
     """Up to 1,000 a request, oldest first: go on with `next_cursor` until it is null. What fails again meanwhile is
-    left out. What finds no room stays a dead letter, and is counted. A repeat with the same `X-Request-ID` redrives
-    nothing twice; with a filter it goes on with others.
+    left out. What finds no room stays a dead letter, is counted, and is tried again once all others were. A repeat
+    with the same `X-Request-ID` redrives nothing twice; with a filter it goes on with others.
     """
     body = _parsed(request, await request.body())
     sweeper = Sweeper(parts.store, tenant=who.tenant, limits=parts.limits, request_id=who.request_id)

@@ -215,7 +215,7 @@ NOT_SAID: list[tuple[str, list[Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("driver", CLIENTS)
 def test_a_call_that_names_nothing_or_in_two_ways_is_not_sent(receiver: Receiver, driver: str) -> None:
-    client: Any = CLIENTS[driver](receiver.url)
+    client: Any = CLIENTS[driver](receiver.url, patience_s=0)
     with client:
         for call, args, options in NOT_SAID:
             with pytest.raises(ValueError, match=r"say which|go with|goes with"):
