@@ -139,4 +139,5 @@ async def test_the_existing_one_is_answered_by_a_full_queue(gateway_of: Callable
         assert (await post(http, unique_key="other")).status_code == 429
         assert (await post(http)).json()["id"] == first.json()["id"]
         assert (await post(http, on_conflict="refuse")).status_code == 409
-        assert (await post(http, on_conflict="replace")).status_code == 429
+        assert (await post(http, on_conflict="replace")).status_code == 202, "it takes the place that it frees"
+        assert (await post(http, unique_key="other")).status_code == 429

@@ -93,7 +93,8 @@ async def test_no_answer_reaches_another_caller_and_no_connection_is_lost(
     await asyncio.gather(*(caller.run() for caller in callers))
 
     seen = sum((caller.seen for caller in callers), Counter())
-    wrong = [each for each in seen if each != "True" and not each.startswith(("StoreUnavailable", "OutcomeUnknown"))]
+    busy = ("StoreUnavailable", "OutcomeUnknown", "network:ConnectionError", "network:TimeoutError")
+    wrong = [each for each in seen if each != "True" and not each.startswith(busy)]
     assert wrong == [], seen  # a busy machine may miss a timeout; nothing may get another's answer
     pool = client.connection_pool
     assert pool._in_use_connections == set()

@@ -42,7 +42,7 @@ async def state(rig: Rig, worker: subprocess.Popen[bytes]) -> str:
 
 @pytest.mark.parametrize(
     ("deploys", "grace_s", "short_ms", "long_ms"),
-    [pytest.param(1, 4.0, 1000, 6000, marks=LONG), pytest.param(3, 12.0, 6000, 36_000, marks=LONG)],
+    [pytest.param(1, 4.0, 1000, 16_000, marks=LONG), pytest.param(3, 12.0, 6000, 36_000, marks=LONG)],
 )
 async def test_deploys_let_short_jobs_finish_and_move_long_ones_without_blame(
     rig: Rig, deploys: int, grace_s: float, short_ms: int, long_ms: int

@@ -53,7 +53,7 @@ async def test_threads_that_share_a_client_submit_each_task_once(service: Rig, l
         assert ended["status"] == "succeeded"
         return task["id"]
 
-    with Client(link.url, patience_s=60, timeout_s=5) as client:
+    with Client(link.url, patience_s=90, timeout_s=5) as client:
         ids = await asyncio.gather(*(asyncio.to_thread(submit_and_wait, n) for n in range(count)))
     assert len(set(ids)) == count
     assert await created(service) - before == count
@@ -70,7 +70,7 @@ async def test_tasks_on_a_loop_are_submitted_once_and_waited_for(service: Rig, l
         assert ended["status"] == "succeeded"
         return task["id"]
 
-    async with AsyncClient(link.url, patience_s=60, timeout_s=5) as client:
+    async with AsyncClient(link.url, patience_s=90, timeout_s=5) as client:
         ids = await asyncio.gather(*map(submit_and_wait, range(count)))
     assert len(set(ids)) == count
     assert await created(service) - before == count
