@@ -33,25 +33,30 @@ def burst_of(policy: TenantPolicy) -> int:
 
 
 class Rates:
-    """How far each tenant is ahead of its rate, in ms (GCRA). A clock that steps back lets none pass."""
+    """How many submissions each tenant is ahead of its rate (GCRA). A clock that steps back lets none pass.
+
+    Counted in submissions, so that another rate or burst holds from its first call on.
+    """
 
     def __init__(self) -> None:
         self._ahead: dict[str, tuple[int, float]] = {}
 
-    def ahead_ms(self, tenant: str, now_ms: int) -> float:
+    def _ahead_of(self, tenant: str, policy: TenantPolicy, now_ms: int) -> float:
         at, ahead = self._ahead.get(tenant, (now_ms, 0.0))
-        return max(0.0, ahead - max(0, now_ms - at))
+        passed = max(0, now_ms - at) * (policy.rate_per_s or 0) / 1000
+        return max(0.0, min(ahead, burst_of(policy)) - passed)
 
     def excess_ms(self, tenant: str, policy: TenantPolicy, now_ms: int) -> float:
         """After so long one more would be within its rate; at most 0: now."""
         if policy.rate_per_s is None:
             return 0.0
-        return self.ahead_ms(tenant, now_ms) - (burst_of(policy) - 1) * 1000 / policy.rate_per_s
+        over = self._ahead_of(tenant, policy, now_ms) - (burst_of(policy) - 1)
+        return (over if over > 1e-6 else min(over, 0.0)) * 1000 / policy.rate_per_s
 
-    def refuse(self, tenant: str, now_ms: int) -> None:
+    def refuse(self, tenant: str, policy: TenantPolicy, now_ms: int) -> None:
         """One came too fast: it takes nothing, but from now on time counts from here."""
-        self._ahead[tenant] = now_ms, self.ahead_ms(tenant, now_ms)
+        self._ahead[tenant] = now_ms, self._ahead_of(tenant, policy, now_ms)
 
     def count(self, tenant: str, policy: TenantPolicy, now_ms: int) -> None:
         if policy.rate_per_s is not None:
-            self._ahead[tenant] = now_ms, self.ahead_ms(tenant, now_ms) + 1000 / policy.rate_per_s
+            self._ahead[tenant] = now_ms, self._ahead_of(tenant, policy, now_ms) + 1

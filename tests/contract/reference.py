@@ -176,7 +176,7 @@ class Reference:
         if holder and not (on_conflict == "replace" and holder.status in WAITING):
             return Answer("unique_conflict", holder.id)
         if self.rates.excess_ms(task.tenant, policy.tenant(task.tenant), self._clock()) > 0:
-            self.rates.refuse(task.tenant, self._clock())
+            self.rates.refuse(task.tenant, policy.tenant(task.tenant), self._clock())
             return Answer("rate")
         limit = self._full(task, policy, leaving, replaced=holder)
         queue, of_queue = task.lane.queue, policy.queue(task.lane.queue)
