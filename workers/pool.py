@@ -113,8 +113,10 @@ class Pool:
         claim's worth: what they still hold is to last until its answer comes.
         """
         depth, offered = self.depth, self._offered()
-        room = sum(max(0, self._depth(child, depth) - child.load) for child in offered)
-        if self.spec.kind == "sync" and depth > 1 and room < min(CLAIM, depth * len(offered) / 2):
+        depths = [self._depth(child, depth) for child in offered]
+        room = sum(max(0, each - child.load) for each, child in zip(depths, offered, strict=True))
+        # Of what they may hold now: idle ones that may hold one task each would else wait for ever for a half of more.
+        if self.spec.kind == "sync" and depth > 1 and room < min(CLAIM, sum(depths) / 2):
             return 0
         return room
 
