@@ -239,3 +239,33 @@ async def test_no_supervisor_process_is_left_behind(rig: Rig) -> None:
     worker.wait()
     for pid in [*family, *guards]:
         await until_dead(pid, within_s=5)
+
+
+@pytest.mark.full
+async def test_children_that_did_not_run_for_a_while_are_given_work_again(rig: Rig) -> None:
+    """What they had not read was taken back, so nothing of theirs is left that could end."""
+    supervisor = await rig.worker()
+    await rig.gateway()
+    for task_id in [
+        await rig.submit("fails", {}) for _ in range(100)
+    ]:  # the quickest there is: known as fit for pipelines
+        assert (await rig.ended(task_id))["status"] == "failed"
+
+    children = task_children(supervisor.pid)
+    for pid in children:
+        os.kill(pid, signal.SIGSTOP)
+    tasks = [await rig.submit("fails", {}) for _ in range(50)]
+    # More often than there are tasks: all that was handed over, and then something again.
+    await eventually(lambda: _taken_back(rig, tasks), lambda times: times > len(tasks), within_s=60)
+    for pid in children:
+        os.kill(pid, signal.SIGCONT)
+
+    for task_id in tasks:
+        ended = await rig.ended(task_id, within_s=60)
+        assert (ended["status"], ended["attempt"]) == ("failed", 1)
+
+
+async def _taken_back(rig: Rig, tasks: list[str]) -> int:
+    """How often."""
+    told = [event.data for task_id in tasks for event in await rig.store.events(task_id)]
+    return sum(b'"taken_back"' in each for each in told)

@@ -111,6 +111,18 @@ async def test_nothing_is_put_behind_the_last_task_of_a_child(pool: MakePool) ->
     assert list(its.places(1)) == []
 
 
+async def test_an_idle_child_has_room_also_when_it_was_slow_last(pool: MakePool) -> None:
+    """All that it had not read was taken back: there is no end to come that would show it as quick again."""
+    its = pool()
+    await until(lambda: sum(child.ready for child in its.children) == 2)
+    child = await idle(its)
+    its.mean_run_ns = 10_000
+    assert its.free() > 1
+    its.slow(child)
+    assert its.free() == 1
+    assert list(its.places(2)) == [child]
+
+
 async def test_a_start_that_fails_is_repeated_and_leaves_nothing(
     pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
