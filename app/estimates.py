@@ -139,7 +139,7 @@ class _Known(Generic[K, V]):
 def left_by_progress_ms(record: TaskRecord) -> int | None:
     """At the pace of this attempt so far.
 
-    None: it tells no part of a whole, has done nothing of it yet, or would take longer than any attempt may.
+    None: it tells no part of a whole, has done nothing of it yet or in no time, or would take longer than any attempt may.
     """
     progress = stored_progress(record)
     if progress is None or progress.current is None or not progress.total:
@@ -154,6 +154,8 @@ def left_by_progress_ms(record: TaskRecord) -> int | None:
     ahead_ms = (told_ms - began_ms) * left - (record.now_ms - told_ms)
     if left and ahead_ms <= 0:
         ahead_ms = (record.now_ms - began_ms) * left
+        if ahead_ms <= 0:
+            return None  # within its first millisecond nothing has a pace
     # Numbers out of all proportion would make it infinite, or none at all.
     return max(0, round(ahead_ms)) if ahead_ms <= MAX_TIMEOUT_S * 1000 else None
 

@@ -71,6 +71,8 @@ def start(position: int, pace: Pace, *workers: WorkerInfo) -> Estimate | None:
         ({"current": 6, "total": 10, "base": 5, "base_ms": 13_500, "at_ms": 15_000}, 1_000),  # 5 were there before it
         ({"current": 8, "total": 10, "base": 5, "base_ms": 15_500, "at_ms": 20_000}, 3_000),
         ({"current": 5, "total": 10, "base": 5, "base_ms": 13_500, "at_ms": 13_500}, None),
+        ({"current": 6, "total": 10, "base": 5, "base_ms": 20_000, "at_ms": 20_000}, None),  # in no time: no pace
+        ({"current": 10, "total": 10, "base": 5, "base_ms": 20_000, "at_ms": 20_000}, 0),
         ({}, None),
     ],
 )
