@@ -139,7 +139,7 @@ class _Known(Generic[K, V]):
 def left_by_progress_ms(record: TaskRecord) -> int | None:
     """At the pace of this attempt so far.
 
-    None: it tells no part of a whole, has done nothing of it yet or in no time, or would take longer than any attempt may.
+    None: it tells no part of a whole, has done nothing of it yet or in no time, or would take longer than attempts may.
     """
     progress = stored_progress(record)
     if progress is None or progress.current is None or not progress.total:
