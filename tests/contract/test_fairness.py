@@ -31,6 +31,25 @@ async def take_marker(redis: Redis, task_type: str = "echo") -> None:
     await redis.lpop(keys.wake(0, "default", task_type))
 
 
+ENDS = ("finish", "retry", "hand_back", "cancel", "reap")
+
+
+async def let_go(end: str, task: Claimed, store: Store, holder: Hand, other: Hand) -> None:
+    """The holder's run of the task ends in one of the ways in which runs end."""
+    match end:
+        case "finish":
+            await holder.finish(task)
+        case "retry":
+            await holder.finish(task, "retry", retry_delay_ms=1000)
+        case "hand_back":
+            await holder.hand_back(task)
+        case "cancel":
+            await store.cancel(task.id)
+            await holder.hand_back(task)
+        case "reap":
+            await other.reap(holder)
+
+
 def tenants(tasks: list[Claimed]) -> list[str]:
     return [task.spec.tenant for task in tasks]
 
@@ -153,7 +172,7 @@ async def test_a_tenant_runs_no_more_than_it_may_where_it_waits_in_several_lanes
     assert len(await w1.claim(sync=20, served=served, shares=said)) == 3
 
 
-@pytest.mark.parametrize("end", ["finish", "retry", "hand_back", "reap", "cancel"])
+@pytest.mark.parametrize("end", ENDS)
 async def test_whoever_ends_a_task_of_a_tenant_at_its_limit_lets_the_next_be_claimed(
     store: Store, w1: Hand, w2: Hand, redis_client: Redis, end: str
 ) -> None:
@@ -163,22 +182,12 @@ async def test_whoever_ends_a_task_of_a_tenant_at_its_limit_lets_the_next_be_cla
     assert not await marked(redis_client)
     await submit(store, *of("a", 1))
     assert not await marked(redis_client), "there is nothing to take yet"
-    if end == "finish":
-        await w1.finish(task)
-    elif end == "retry":
-        await w1.finish(task, "retry", retry_delay_ms=1000)
-    elif end == "hand_back":
-        await w1.hand_back(task)
-    elif end == "cancel":
-        await store.cancel(task.id)
-        await w1.hand_back(task)
-    else:
-        await w2.reap(w1)
+    await let_go(end, task, store, w1, w2)
     assert await marked(redis_client)
     assert len(await w2.claim(sync=9, shares=said)) == 1
 
 
-@pytest.mark.parametrize("end", ["finish", "retry", "hand_back", "reap", "cancel"])
+@pytest.mark.parametrize("end", ENDS)
 async def test_whoever_ends_a_task_of_a_type_at_its_limit_wakes_who_serves_it(
     store: Store, w1: Hand, w2: Hand, redis_client: Redis, end: str
 ) -> None:
@@ -188,17 +197,7 @@ async def test_whoever_ends_a_task_of_a_type_at_its_limit_wakes_who_serves_it(
     assert not await marked(redis_client, "other"), "there is nothing to take yet"
     assert await w2.claim(sync=9, served=ONE_OTHER) == []
     assert not await marked(redis_client, "other")
-    if end == "finish":
-        await w1.finish(task)
-    elif end == "retry":
-        await w1.finish(task, "retry", retry_delay_ms=1000)
-    elif end == "hand_back":
-        await w1.hand_back(task)
-    elif end == "cancel":
-        await store.cancel(task.id)
-        await w1.hand_back(task)
-    else:
-        await w2.reap(w1)
+    await let_go(end, task, store, w1, w2)
     assert await marked(redis_client, "other")
     assert len(await w2.claim(sync=9, served=ONE_OTHER)) == 1
 
