@@ -5,16 +5,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from taskgate import platform
+from taskgate import platform, sizing
 from taskgate.doctor.finding import Finding, judge, mib
 from taskgate.doctor.handlers import declared
 from taskgate.footprint import shortage, waiting_bytes, worst_case_bytes
 from taskgate.settings import Settings, cpus
 
-_CHILD_DESCRIPTORS = 8
-"""Socket pair, pidfd, slot, stack and output pipes of one child, as its supervisor holds them."""
-_OWN_DESCRIPTORS = 64
-"""Libraries, logs, event loop and connections to Redis of any process."""
 _GOOD_DESCRIPTORS = 8192
 """5,000 event streams and as many requests as come beside them."""
 _CHILD_BYTES = 96 * 1024**2
@@ -66,12 +62,11 @@ def _system() -> Iterator[Finding]:
 
 def _descriptors(settings: Settings) -> Iterator[Finding]:
     limit = platform.open_files_limit()
-    children = settings.worker_processes + settings.async_processes + 1
-    needed = max(_OWN_DESCRIPTORS + children * _CHILD_DESCRIPTORS, _OWN_DESCRIPTORS + 2 * settings.async_slots)
+    needed = max(sizing.supervisor_descriptors(settings), sizing.async_child_descriptors(settings))
+    room = max(0, limit - sizing.OWN_DESCRIPTORS)
     yield judge(
         "open files",
-        f"{limit:,} a process; {needed:,} needed, the gateway has room for about {max(0, limit - _OWN_DESCRIPTORS):,} "
-        "connections and streams",
+        f"{limit:,} a process; {needed:,} needed, the gateway has room for about {room:,} connections and streams",
         fail=limit < needed,
         warn=limit < _GOOD_DESCRIPTORS,
         advice=f"ulimit -n {max(65536, needed)} (systemd: LimitNOFILE=, compose: ulimits.nofile)",

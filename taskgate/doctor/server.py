@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import SecretStr
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
-from taskgate.contract.connection import DURABILITY_SETTINGS, Durability, connect, connections, durability
+from taskgate.contract.connection import DURABILITY_SETTINGS, Durability, connect, durability
 from taskgate.contract.errors import TaskgateError
 from taskgate.contract.store import Store
 from taskgate.doctor.finding import Finding, Level, judge, mib
@@ -17,6 +17,7 @@ from taskgate.doctor.machine import disk
 from taskgate.embedded import Embedded, EmbeddedError
 from taskgate.footprint import waiting_bytes
 from taskgate.settings import Settings, SettingsError
+from taskgate.sizing import gateway_connections, supervisor_connections
 
 _OLDEST = (7, 0)
 _TLS_FAILS = (ssl.SSLError, FileNotFoundError, PermissionError, ConnectionResetError)
@@ -185,13 +186,13 @@ def _persistence(found: _Server, settings: Settings) -> Iterator[Finding]:
 
 
 def _clients(info: Mapping[str, Any], settings: Settings) -> Finding:
-    ours = settings.gateway_processes * connections(settings, "gateway") + sum(
-        connections(settings, role) for role in ("supervisor", "supervisor-beat", "supervisor-claim")
-    )
+    supervisor = supervisor_connections(settings)
+    ours = gateway_connections(settings) + supervisor
     limit, others = int(info.get("maxclients", 10_000)), int(info.get("connected_clients", 1)) - 1
     return judge(
         "connections",
-        f"up to {ours} for these gateways and one supervisor; server: {limit:,} at most, {others} open",
+        f"up to {ours} for these gateways and one supervisor, {supervisor} for each further one; server: {limit:,} at "
+        f"most, {others} open",
         fail=limit < ours,
         warn=limit < ours + others,
         advice=f"CONFIG SET maxclients {max(10_000, 2 * (ours + others))}, or fewer --gateway-processes",
