@@ -40,8 +40,9 @@ async def _refuse(request: Request, error: Exception) -> Response:
     problem = _problem(error)
     if problem.status == HTTPStatus.METHOD_NOT_ALLOWED:
         problem.headers["Allow"] = _allowed(request) or problem.headers.get("Allow", "GET")
-    request.app.state.gateway.refusals.note(problem)
-    response = Response(problem.body(request.scope[CALLER].request_id), problem.status)
+    request_id = request.scope[CALLER].request_id
+    request.app.state.gateway.refusals.note(problem, request_id)
+    response = Response(problem.body(request_id), problem.status)
     response.raw_headers += problem.raw_headers()
     return response
 

@@ -4,16 +4,19 @@ import hmac
 import itertools
 import os
 import re
+import time
 from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access_log import log_access
 from app.body import Bodies, ClientGone, Hold, Whole, read_body
 from app.errors import Problem, problem_of
 from app.exchange import EXCHANGE, Exchange
 from app.gateway import Gateway
+from app.observers import NO_ROUTE, OBSERVED, Observed, Observer
 from app.reply import CALLER, LATER, Caller, Reply, length
 from taskgate.contract import ids
 from taskgate.contract.errors import TaskgateError
@@ -47,6 +50,7 @@ class Door:
         self._single = _SINGLE if self._tenant_header is None else (*_SINGLE, self._tenant_header)
         self._ids = f"{os.urandom(6).hex()}-%x".__mod__
         self._count = itertools.count(1)
+        self.observers: list[Observer] = [log_access] if settings.access_log else []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -61,6 +65,22 @@ class Door:
             request_id = given.decode()
         else:
             request_id = self._ids(next(self._count))
+        if not self.observers:
+            await self._serve(scope, headers, request_id, receive, send)
+            return
+        observed = scope[OBSERVED] = Observed(scope, request_id, time.perf_counter())
+        try:
+            observed.status = await self._serve(scope, headers, request_id, receive, send) or observed.status
+        finally:
+            del scope[OBSERVED]  # requests leave no cycles
+            seconds = time.perf_counter() - observed.started
+            for observer in self.observers:
+                observer(observed, seconds)
+
+    async def _serve(
+        self, scope: Scope, headers: dict[bytes, bytes], request_id: str, receive: Receive, send: Send
+    ) -> int:
+        """Answer; the status, 0 where the door does not know it."""
         try:
             reply = await self._answer(scope, headers, request_id, receive, send)
         except Problem as problem:
@@ -68,19 +88,20 @@ class Door:
         except TaskgateError as error:
             reply = self._refusal(problem_of(error), request_id)
         except ClientGone:
-            return
+            return 0
         except Exception:
             logger.exception("request failed", request_id=request_id, method=scope["method"])
             reply = self._refusal(Problem("internal-error"), request_id)
         if reply is None:
-            return
+            return 0
         status, lines, body = reply
         lines = [*lines, (b"x-request-id", request_id.encode()), _NOSNIFF]
         exchange: Exchange | None = scope.get(EXCHANGE)
         if exchange is not None and exchange.respond(status, lines, body):
-            return
+            return status
         await send({"type": "http.response.start", "status": status, "headers": lines})
         await send({"type": "http.response.body", "body": body})
+        return status
 
     async def _answer(
         self, scope: Scope, headers: dict[bytes, bytes], request_id: str, receive: Receive, send: Send
@@ -93,7 +114,12 @@ class Door:
         if self._key is not None and not path.startswith(_PUBLIC):
             self._check_key(headers.get(b"authorization"))
         caller = Caller(self._tenant(headers), request_id)
+        observed: Observed | None = scope.get(OBSERVED)
+        if observed is not None:
+            observed.tenant = caller.tenant
         if path == "/tasks" and method not in _READS:
+            if observed is not None:
+                observed.route = path
             if method != "POST":
                 raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD, POST"})
             self._check_serving()
@@ -102,10 +128,15 @@ class Door:
                 exchange: Exchange | None = scope.get(EXCHANGE)
                 arrived = None if exchange is None else exchange.whole_body()
                 body = await read_body(receive, headers, hold, arrived)
-                return await self.gateway.submit(body, caller, headers, receive)
+                reply = await self.gateway.submit(body, caller, headers, receive)
+                if observed is not None:
+                    observed.task_id = dict(reply.headers)[b"x-task-id"].decode()
+                return reply
             finally:
                 hold.end()
         if path.startswith("/tasks/") and "/" not in (task_id := path[7:]) and method != "DELETE":
+            if observed is not None:
+                observed.route, observed.task_id = "/tasks/{task_id}", task_id
             if method not in _READS:
                 raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD, DELETE"})
             return await self.gateway.status(task_id, caller, headers, scope["query_string"], receive)
@@ -116,12 +147,15 @@ class Door:
         self, scope: Scope, caller: Caller, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
         started = False
+        observed: Observed | None = scope.get(OBSERVED)
         common = [(b"x-request-id", caller.request_id.encode()), _NOSNIFF]
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                if observed is not None:
+                    observed.status = message["status"]
                 message = {**message, "headers": [*message.get("headers", ()), *common]}
             await send(message)
 
@@ -142,6 +176,9 @@ class Door:
             logger.exception("request failed after its answer began", request_id=caller.request_id)
         finally:
             whole.end()
+            if observed is not None:
+                observed.route = getattr(inner.get("route"), "path_format", NO_ROUTE)
+                observed.task_id = inner.get("path_params", {}).get("task_id", "")
 
     def _check_lines(self, headers: dict[bytes, bytes], lines: list[tuple[bytes, bytes]]) -> None:
         """Put lists together, and refuse what may stand there once only: a dict keeps the last line of each name."""
@@ -181,6 +218,6 @@ class Door:
         return reply._replace(headers=[*reply.headers, (b"x-request-id", request_id.encode()), _NOSNIFF])
 
     def _refusal(self, problem: Problem, request_id: str) -> Reply:
-        self.gateway.refusals.note(problem)
+        self.gateway.refusals.note(problem, request_id)
         body = problem.body(request_id)
         return Reply(problem.status, [*problem.raw_headers(), length(body)], body)

@@ -15,11 +15,11 @@ class RefusalLog:
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int]] = {}
 
-    def note(self, problem: Problem) -> None:
+    def note(self, problem: Problem, request_id: str) -> None:
         logged_at, hidden = self._last.get(problem.slug, (float("-inf"), 0))
         now = time.monotonic()
         if now - logged_at < 1:
             self._last[problem.slug] = logged_at, hidden + 1
             return
         self._last[problem.slug] = now, 0
-        logger.info("refused", problem=problem.slug, status=problem.status, not_logged=hidden)
+        logger.info("refused", problem=problem.slug, status=problem.status, request_id=request_id, not_logged=hidden)

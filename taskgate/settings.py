@@ -149,6 +149,7 @@ class Settings(BaseModel):
     strict: bool = Field(False, description="refuse to start on a Redis that may lose or evict")
     log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level logged")
+    access_log: bool = Field(False, description="a log line for every request but probes")
 
     @model_validator(mode="after")
     def _check(self) -> "Settings":
