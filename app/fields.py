@@ -7,7 +7,7 @@ from app.errors import Problem
 from app.view import Estimate, Progress, Urls
 
 _PART = re.compile(r"([A-Za-z_*]+)(?:[./]([A-Za-z_*]+)|\(([A-Za-z_*,]*)\))?(?:,|$)")
-_PARTS = {
+PARTS = {
     "progress": set(Progress.__struct_fields__),
     "estimate": set(Estimate.__struct_fields__),
     "urls": set(Urls.__struct_fields__),
@@ -44,7 +44,7 @@ def pick(task: dict[str, Any], fields: str) -> dict[str, Any]:
 def _inside(before: Any, value: Any, name: str, inner: list[str]) -> Any:
     if not inner or "*" in inner:
         return value
-    if unknown := set(inner) - _PARTS.get(name, set(inner)):
+    if unknown := set(inner) - PARTS.get(name, set(inner)):
         raise Problem("unknown-field", f"The field `{name}` has no part `{min(unknown)[:64]}`.")
     if value is None:
         return None

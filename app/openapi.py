@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from app import logs
 from app.dead_letters import RedriveBody
 from app.envelope import Envelope
+from app.fields import PARTS
 from app.letter import LetterView
 from app.queues import QueuesView
 from app.stack import StackView
@@ -41,6 +42,22 @@ _KEYS = {
     "concurrency_key": "as many tasks of yours of the type with it run at a time as the type allows",
 }
 
+_PART = {"$ref": "#/components/schemas/TaskPart"}
+_EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"type": "string", "description": "an open enum, as the operation's description tells"},
+        "id": {"type": "string", "description": "where to resume after it; none: it lies outside of resuming"},
+        "retry": {"type": "integer", "description": "milliseconds after which to come back"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"type": "object", "properties": {"seq": {"type": "integer"}}},
+        },
+    },
+}
+
 _ID = {"name": "task_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
 
 
@@ -60,6 +77,7 @@ def document(api: FastAPI) -> bytes:
         for view in ("TaskView", "LetterView"):
             components[view]["properties"][name] = {"type": ["object", "null"]}
     components["AttemptView"]["properties"]["error"] = {"type": ["object", "null"]}
+    components["TaskPart"] = _part(components["TaskView"])
     components["RedriveBody"]["oneOf"] = [{"required": ["ids"]}, {"required": ["filter"]}]
     found["components"] = {
         "schemas": components,
@@ -108,7 +126,7 @@ def _shown(description: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 def _answers(task: dict[str, Any], stack: dict[str, Any], queues: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What routes answer that is not just JSON of any form, by path."""
-    stream = {"description": "Events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    stream = {"description": "Events", "content": {"text/event-stream": {"itemSchema": _EVENT}}}
     return {
         "/tasks/{task_id}/result": {
             "200": {"description": "The result", "content": {"application/json": {}}},
@@ -134,13 +152,25 @@ def _page(task: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _part(view: dict[str, Any]) -> dict[str, Any]:
+    """The schema of what `fields` picks from a task."""
+    inner = {name: {"type": ["object", "null"]} for name in PARTS}
+    result = {"result": {"description": "what the handler returned; null: nothing, or not yet"}}
+    return view | {"title": "TaskPart", "required": ["id"], "properties": view["properties"] | inner | result}
+
+
 def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
     shown = _shown("The task", task)
     key = {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 255}}
     fields = {"name": "fields", "in": "query", "schema": {"type": "string"}, "example": "status,progress(percent)"}
     match = {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}}
     prefer = {"name": "Prefer", "in": "header", "schema": {"type": "string"}, "example": "wait=10"}
-    wait = {"name": "wait", "in": "query", "schema": {"type": "number", "minimum": 0, "maximum": MAX_WAIT_S}}
+    wait = {
+        "name": "wait",
+        "in": "query",
+        "schema": {"type": "number", "minimum": 0},
+        "description": f"seconds; more than {MAX_WAIT_S} counts as that",
+    }
     return {
         "/tasks": {
             "post": {
@@ -174,7 +204,10 @@ def _hot(task: dict[str, Any], envelope: dict[str, Any]) -> dict[str, Any]:
                 "Where both are given, `wait` counts. Ages, positions and estimates alone are no change.",
                 "operationId": "read",
                 "parameters": [_ID, fields, wait, match, prefer],
-                "responses": {"200": shown, "304": {"description": "Nothing has changed"}},
+                "responses": {
+                    "200": _shown("The task, or of it what `fields` names", {"anyOf": [task, _PART]}),
+                    "304": {"description": "Nothing has changed"},
+                },
             }
         },
     }

@@ -1,12 +1,15 @@
 """`GET /tasks/{id}/stack`: where a running task is, asked of its supervisor by pub/sub and answered to this process."""
 
 import asyncio
+import functools
 import secrets
+import time
 from datetime import datetime
 
 import msgspec
 import structlog
 
+from app import waiting
 from app.errors import Problem
 from app.hub import Hub
 from app.shared import shared
@@ -23,6 +26,8 @@ ANSWER_S = 2.0
 SHARED_S = 0.2
 """Whoever asks that soon after an answer gets the same."""
 RETRY_S = 1
+AGAIN_S = 0.2
+"""A supervisor that does not hold what the record says it runs is asked again when that changes, or so long after."""
 
 _RUNNING = (Status.RUNNING, Status.CANCELING)
 _answer = msgspec.json.Decoder(StackAnswer).decode
@@ -64,11 +69,16 @@ class Stacks:
             TaskNotFound: no such task of that tenant.
             Problem: it does not run, or its supervisor does not answer.
         """
-        answer = await self._of(await self._hub.snapshots.fresh(task_id, tenant))
-        if answer is not None and answer.reason == "ended":
-            # Ended, or begun anew elsewhere: once more, as it is now.
-            answer = await self._of(await self._hub.snapshots.fresh(task_id, tenant))
-        if answer is None or answer.reason == "ended":
+        snapshot = await self._hub.snapshots.fresh(task_id, tenant)
+        answer = await self._of(snapshot)
+        ask_until = time.monotonic() + ANSWER_S
+        while answer is not None and answer.reason == "ended":
+            # Ended, or begun anew, or only just claimed: the record and the supervisor are not always equally far.
+            snapshot = await waiting.look(
+                self._hub, task_id, tenant, functools.partial(_moved_on, snapshot), wait_s=AGAIN_S
+            )
+            answer = await self._of(snapshot) if time.monotonic() < ask_until else None
+        if answer is None:
             raise Problem("no-answer", retry_after_s=RETRY_S)
         return encode(_view(answer))
 
@@ -111,6 +121,10 @@ class Stacks:
             asked.set_result(_answer(body))
         except msgspec.DecodeError as error:
             logger.warning("an answer about a stack cannot be read", error=str(error))
+
+
+def _moved_on(before: Snapshot, now: Snapshot) -> bool:
+    return now.record.status not in _RUNNING or now.record.epoch != before.record.epoch
 
 
 def _view(answer: StackAnswer) -> StackView:

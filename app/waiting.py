@@ -32,10 +32,11 @@ async def until(
         ClientGone: the client hung up.
         TaskNotFound: there is no such task, or no longer.
     """
-    return await while_listening(_look(hub, task_id, tenant, wanted, wait_s), receive)
+    return await while_listening(look(hub, task_id, tenant, wanted, wait_s=wait_s), receive)
 
 
-async def _look(hub: Hub, task_id: str, tenant: str, wanted: Callable[[Snapshot], bool], wait_s: float) -> Snapshot:
+async def look(hub: Hub, task_id: str, tenant: str, wanted: Callable[[Snapshot], bool], *, wait_s: float) -> Snapshot:
+    """`until`, for who is not listened to meanwhile."""
     async with hub.watch(task_id, tenant) as watch:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):

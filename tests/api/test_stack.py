@@ -161,6 +161,28 @@ async def test_one_that_ends_while_it_is_asked_is_said_to_have_ended(
     assert (got.status_code, got.json()["task_status"]) == (409, "succeeded")
 
 
+async def test_one_that_has_ended_for_its_supervisor_first_is_asked_for_again_until_the_record_says_so(
+    live: httpx.AsyncClient,
+    supervisor: Supervisor,
+    worker: Worker,
+    task: Claimed,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 60)
+
+    async def finish_at_the_third() -> None:
+        if len(supervisor.asked) == 3:
+            await worker.finish(task)
+
+    supervisor.before = finish_at_the_third
+    supervisor.says = answer(task, reason="ended")
+
+    got = await live.get(f"/tasks/{task.id}/stack")
+
+    assert (got.status_code, got.json()["task_status"]) == (409, "succeeded")
+    assert len(supervisor.asked) == 3
+
+
 @pytest.mark.parametrize("says", [None, b"garbage", "ended"])
 async def test_a_supervisor_that_does_not_answer_is_waited_for_no_longer_than_that(
     live: httpx.AsyncClient,
