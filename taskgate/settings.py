@@ -147,7 +147,9 @@ class Settings(BaseModel):
     insecure: bool = Field(False, description="allow a non-loopback address without a key")
     tenant_header: str | None = Field(None, description="header that names the tenant (behind a trusted proxy)")
     strict: bool = Field(False, description="refuse to start on a Redis that may lose or evict")
-    log_format: Literal["auto", "json", "console"] = Field("auto", description="auto: console on a terminal")
+    log_format: Literal["auto", "json", "ecs", "console"] = Field(
+        "auto", description="auto: console on a terminal, else JSON; ecs: JSON with the names of Elastic"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level logged")
     access_log: bool = Field(False, description="a log line for every request but probes")
 

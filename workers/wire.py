@@ -37,7 +37,7 @@ class ChildSpec(msgspec.Struct, frozen=True, kw_only=True):
     slots: int = 1
     """Tasks that may be handed over and unfinished; a sync child runs one of them at a time."""
     result_max_bytes: int = 1024 * 1024
-    log_format: Literal["auto", "json", "console"] = "auto"
+    log_format: Literal["auto", "json", "ecs", "console"] = "auto"
     log_level: str = "info"
     alone: bool = False
     """Async, for one suspect at a time."""

@@ -1,16 +1,25 @@
 """Logging, configured once per process: structlog, JSON lines or a readable console."""
 
 import contextlib
+import json
 import logging
 import sys
 import time
 from functools import lru_cache
+from math import isfinite
 from typing import Any, Literal, TextIO, cast
 
 import msgspec
 import structlog
 
-LogFormat = Literal["auto", "json", "console"]
+from taskgate.contract import ecs
+
+LogFormat = Literal["auto", "json", "ecs", "console"]
+
+LINE_BYTES = 32 * 1024
+"""A longer line has its texts cut: collectors drop or split such lines."""
+
+TEXT_CHARS = 4096
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 _LEVELS = {"warn": "warning", "exception": "error", "fatal": "critical"}
 
@@ -58,17 +67,18 @@ def configure(
     """
     console = log_format == "console" or (log_format == "auto" and stream.isatty())
     numeric = logging.getLevelNamesMapping()[level.upper()]
+    last: list[structlog.typing.Processor] = [ecs.renamed, _json_line] if log_format == "ecs" else [_json_line]
+    if console:
+        last = [_printable, structlog.dev.ConsoleRenderer(colors=stream.isatty())]
     structlog.configure(
-        processors=[
-            _add_facts,
-            *([] if before is None else [before]),
-            structlog.dev.ConsoleRenderer(colors=stream.isatty()) if console else _json_line,
-        ],
+        processors=[_add_facts, *([] if before is None else [before]), *last],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),
         logger_factory=_factory(console, stream),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=max(numeric, logging.WARNING), stream=stream, format="%(message)s", force=True)
+    logging.basicConfig(level=max(numeric, logging.WARNING), handlers=[_Foreign()], force=True)
+    if before is None:  # those of handlers are output of their tasks
+        logging.captureWarnings(True)
 
 
 def _factory(console: bool, stream: TextIO) -> Any:
@@ -95,5 +105,59 @@ def _add_facts(logger: Any, method: str, fields: structlog.typing.EventDict) -> 
 
 
 def _json_line(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> bytes:
-    fields["message"] = fields.pop("event")
-    return _encode(fields) + b"\n"
+    if "event" in fields:
+        fields["message"] = fields.pop("event")
+    try:
+        line = _encode(fields)
+    except Exception:  # noqa: BLE001 — half a surrogate pair, or what has no repr(): nobody fails because of a log line
+        return _careful_line(fields)
+    # Line separators and control characters beyond ASCII are left alone by JSON, and not by what reads lines.
+    if len(line) > LINE_BYTES or not line.isascii() or b"\x7f" in line:
+        return _careful_line(fields)
+    return line + b"\n"
+
+
+def _careful_line(fields: structlog.typing.EventDict) -> bytes:
+    """ASCII, each text cut, and never an error."""
+    shown = {name: _shown(value) for name, value in fields.items()}
+    line = json.dumps(shown, default=_shown).replace("\x7f", "\\u007f").encode()
+    if len(line) > LINE_BYTES:
+        line = json.dumps({name: value for name, value in shown.items() if not isinstance(value, list | dict)}).encode()
+    return line + b"\n"
+
+
+def _shown(value: Any) -> Any:
+    if value is None or isinstance(value, int | list | tuple | dict) or (isinstance(value, float) and isfinite(value)):
+        return value
+    try:
+        text = str(value)
+    except Exception:  # noqa: BLE001 — whatever it is, it must not keep the line from being written
+        text = f"<{type(value).__name__} that cannot be shown>"
+    if len(text) > TEXT_CHARS:
+        half = TEXT_CHARS // 2
+        text = f"{text[:half]} … {len(text) - TEXT_CHARS} characters left out … {text[-half:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
+_CONTROLS_OF_A_BLOCK = {code: text for code, text in _CONTROLS.items() if code not in (9, 10)}
+
+
+def _printable(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Nothing that ends a line or moves a terminal's cursor; tracebacks keep their lines."""
+    for name, value in fields.items():
+        if isinstance(value, str):
+            fields[name] = _shown(value).translate(_CONTROLS_OF_A_BLOCK if name == "exception" else _CONTROLS)
+    return fields
+
+
+class _Foreign(logging.Handler):
+    """What libraries log, as lines like ours: theirs may end anywhere and begin with anything."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            logger = structlog.get_logger()
+            say = logger.error if record.levelno >= logging.ERROR else logger.warning
+            say(record.getMessage().rstrip(), logger=record.name, exc_info=record.exc_info)
+        except Exception:  # noqa: BLE001 — the library's own way to say that a line could not be written
+            self.handleError(record)
