@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
@@ -23,11 +23,12 @@ from pydantic import (
     model_validator,
 )
 
-from taskgate import policy
+from taskgate import policy, secret_files
 from taskgate.contract.ids import NAME_RULE, is_name
 from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Limits, QueueLimits
 from taskgate.policy import Policy, PolicyError
+from taskgate.secret_files import SecretFileError
 
 PREFIX = "TASKGATE_"
 _DAY_S = 86_400
@@ -198,6 +199,10 @@ def load(environ: Mapping[str, str] | None = None, **options: Any) -> Settings:
         SettingsError: a value does not fit, or a `TASKGATE_*` variable is not known.
     """
     environ = os.environ if environ is None else environ
+    try:
+        environ = {**environ, **secret_files.read(environ, map(variable, SECRETS))}
+    except SecretFileError as error:
+        raise SettingsError(str(error)) from None
     given: dict[str, Any] = {
         name.removeprefix(PREFIX).lower(): value
         for name, value in environ.items()
@@ -210,8 +215,20 @@ def load(environ: Mapping[str, str] | None = None, **options: Any) -> Settings:
         raise SettingsError("\n".join(_line(one) for one in error.errors(include_url=False))) from None
 
 
-_OTHERS = frozenset({"TASKGATE_URL"})
-"""Read by the client commands, which need no other setting."""
+def variable(field: str) -> str:
+    return PREFIX + field.upper()
+
+
+SECRETS = tuple(
+    name
+    for name, field in Settings.model_fields.items()
+    if SecretStr in (field.annotation, *get_args(field.annotation))
+)
+SECRET_FILES = frozenset(variable(name) + secret_files.SUFFIX for name in SECRETS)
+"""Variables that name a file with a secret in it."""
+
+_OTHERS = frozenset({"TASKGATE_URL"}) | SECRET_FILES
+"""No settings: read by the client commands, which need no other, and what has been read by then."""
 
 
 _NEVER_EMPTY = frozenset({"TASKGATE_HANDLERS"})

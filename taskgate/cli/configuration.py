@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from pydantic import SecretStr
 
-from taskgate.settings import PREFIX, Settings, SettingsError, load
+from taskgate.secret_files import SUFFIX
+from taskgate.settings import PREFIX, SECRETS, Settings, SettingsError, load, variable
 
 MASK = "********"
 
@@ -14,7 +15,7 @@ MASK = "********"
 class Configuration(NamedTuple):
     settings: Settings
     sources: Mapping[str, str]
-    """Field → `option`, `environment` or `default`."""
+    """Field → `option`, `environment`, `file` (a secret's) or `default`."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> "Configuration":
@@ -44,7 +45,9 @@ class Configuration(NamedTuple):
 def _source(name: str, given: set[str], environ: Mapping[str, str]) -> str:
     if name in given:
         return "option"
-    return "environment" if environ.get(PREFIX + name.upper()) else "default"
+    if environ.get(variable(name)):
+        return "environment"
+    return "file" if name in SECRETS and environ.get(variable(name) + SUFFIX) else "default"
 
 
 def _named(line: str, given: set[str]) -> str:

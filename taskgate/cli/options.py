@@ -1,6 +1,7 @@
 """Options that many commands share: every setting for the service commands, URL and key for the client commands."""
 
 import inspect
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
+from taskgate import secret_files
 from taskgate.cli.text import ExitCode, code_of_error, explain, fail, note
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ TaskId = Annotated[str, typer.Argument(metavar="ID", help="task id, as `submit` 
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON as the service sent it")]
 
 _OPTIONS = "taskgate.client"
+_KEY_VARIABLE = "TASKGATE_API_KEY"
 
 
 def _parameters_of(function: Callable[..., None]) -> list[Any]:
@@ -97,7 +100,7 @@ def _client_options(
     ] = "http://127.0.0.1:8080",
     api_key: Annotated[
         str | None,
-        typer.Option(envvar="TASKGATE_API_KEY", help="key to send, if it wants one"),
+        typer.Option(envvar=_KEY_VARIABLE, help="key to send, if it wants one; TASKGATE_API_KEY_FILE: a file with it"),
     ] = None,
     retry_for: Annotated[
         float,
@@ -121,9 +124,13 @@ class ClientCommand(TyperCommand):
         from taskgate.client import Client, ServiceError
 
         given = {one.name: ctx.params.pop(one.name) for one in client_options()}
+        try:
+            from_file = secret_files.read(os.environ, [_KEY_VARIABLE]).get(_KEY_VARIABLE)
+        except secret_files.SecretFileError as error:
+            fail(str(error), ExitCode.USAGE)
         options = {
             "url": given["url"],
-            "api_key": given["api_key"],
+            "api_key": given["api_key"] or from_file,
             "patience_s": given["retry_for"],
             "on_wait": say,
         }

@@ -86,8 +86,8 @@ def settings(
 ) -> None:
     """Show every setting and where it came from.
 
-    Its value (secrets are masked), whether option, environment or default gave it, and what it means; of a policy file
-    also what it says.
+    Its value (secrets are masked), whether option, environment, file or default gave it, and what it means; of a policy
+    file also what it says.
 
     Examples:
 

@@ -6,19 +6,19 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from taskgate.settings import PREFIX, Settings
+from taskgate.settings import SECRET_FILES, Settings, variable
 
 
 def environment(settings: Settings, **changed: Any) -> dict[str, str]:
     """`changed`: settings that are others for the service. None and () mean: not set."""
     values = {name: getattr(settings, name) for name in Settings.model_fields} | changed
-    texts = {PREFIX + name.upper(): _text(value) for name, value in values.items()}
+    texts = {variable(name): _text(value) for name, value in values.items()}
     return {**without_settings(), **{name: text for name, text in texts.items() if text}}
 
 
 def without_settings() -> dict[str, str]:
     """What handlers may see: this process' environment without ours, some of which is secret."""
-    ours = {PREFIX + name.upper() for name in Settings.model_fields}
+    ours = {variable(name) for name in Settings.model_fields} | SECRET_FILES
     return {name: value for name, value in os.environ.items() if name not in ours}
 
 
