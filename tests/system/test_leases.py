@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 from tests.conftest import eventually
 from tests.processes import parent_of
 from tests.system.rig import Rig, descendants, is_dead, until_dead
-from tests.system.ticking import Ticking, freeze, guard_of, thaw
+from tests.system.ticking import Ticking, boot_s, freeze, guard_of, thaw
 
 LEASE_S = 1.2
 LONG = (pytest.mark.full, pytest.mark.timeout(500))
@@ -188,7 +187,3 @@ async def test_a_dead_machines_task_runs_again_about_a_lease_later(rig: Rig) -> 
         alive = [worker for worker in alive if worker is not dead] + [await rig.worker(TASKGATE_ASYNC_PROCESSES="0")]
     print(f"lease {lease_s:g} s, death to next attempt: {[round(each, 3) for each in sorted(took_s)]} s")
     assert max(took_s) < lease_s + 2 * 5, took_s
-
-
-def boot_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -74,7 +74,6 @@ async def test_a_flood_slows_nobody_but_its_own_task(printing: Rig, size_mib: in
     supervisor = await printing.worker(TASKGATE_WORKER_PROCESSES="2")
     await ended(printing, *[await accept(printing, "quiet") for _ in range(4)])
     before, cpu_before, began = resident_bytes(supervisor.pid), cpu_s(supervisor.pid), time.monotonic()
-    beats = (await printing.store.workers())[0].beat_ms
     floods = await accept(printing, "floods", size_mib)
     times, most = [], 0
     while (await read(printing, floods)).status not in ("succeeded", "failed"):
@@ -94,13 +93,11 @@ async def test_a_flood_slows_nobody_but_its_own_task(printing: Rig, size_mib: in
     assert kept.endswith(f"{(size_mib << 10) - 1:09} {'x' * 1013}\n")
     assert sorted(times)[len(times) // 2] < 5, "neighbours; 0.1 s on a quiet machine"
     assert most - before < 30 * MIB
-    assert busy < 0.5
-    if size_mib > 10:
-        assert (await printing.store.workers())[0].beat_ms > beats
+    assert busy < 0.5, f"{busy:.2f} cores, {len(times)} neighbours in {sum(times):.1f} s"
 
 
 @pytest.mark.full
-async def test_a_task_that_floods_is_cancelled_at_once(printing: Rig) -> None:
+async def test_while_a_task_floods_its_supervisor_beats_and_it_can_be_cancelled(printing: Rig) -> None:
     await printing.worker()
     for kind in ("floods", "async_floods"):
         task_id = await accept(printing, kind, 1 << 20)
@@ -108,12 +105,14 @@ async def test_a_task_that_floods_is_cancelled_at_once(printing: Rig) -> None:
         async def lost(task_id: str = task_id) -> int:
             return (await printing.store.output(task_id, count=1))[1]
 
+        async def beat_ms() -> int:
+            return (await printing.store.workers())[0].beat_ms
+
         await eventually(lost, lambda count: count > MIB, within_s=60)
-        asked = time.monotonic()
+        await eventually(beat_ms, (await beat_ms()).__lt__, within_s=60)
+        assert (await read(printing, task_id)).status == "running", "a flood without an end"
         await printing.store.cancel(task_id)
         await ended(printing, task_id)
-        # An async one never lets its loop go on: it is killed after its grace of 5 s.
-        assert time.monotonic() - asked < (5 if kind == "floods" else 15)
         assert (await read(printing, task_id)).status == "canceled"
 
 

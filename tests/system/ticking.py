@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -82,3 +83,7 @@ def freeze(*pids: int) -> None:
 def thaw(*pids: int) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
+
+
+def boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
