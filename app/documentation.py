@@ -14,7 +14,6 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_PROTECTION = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"}
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -38,7 +37,7 @@ def router(openapi: bytes) -> APIRouter:
 
     @routes.get("/docs")
     async def page() -> Response:
-        return Response(_PAGE, headers=_PROTECTION, media_type="text/html")
+        return Response(_PAGE, headers={"Content-Security-Policy": _POLICY}, media_type="text/html")
 
     @routes.get("/docs/{name}")
     async def asset(name: str) -> Response:

@@ -13,11 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access_log import log_access
 from app.body import Bodies, ClientGone, Hold, Whole, read_body
+from app.cors import Cors
 from app.errors import Problem, problem_of
 from app.exchange import EXCHANGE, Exchange
 from app.gateway import Gateway
 from app.observers import NO_ROUTE, OBSERVED, Observed, Observer
-from app.reply import CALLER, LATER, Caller, Reply, length
+from app.reply import CALLER, LATER, PROTECTION, Caller, Headers, Reply, length
 from taskgate.contract import ids
 from taskgate.contract.errors import TaskgateError
 
@@ -27,7 +28,6 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _PUBLIC = ("/livez", "/readyz", "/healthz", "/docs", "/openapi.json", "/problems/")
 """Answered without a key: probes, and pages that hold nothing of anybody's."""
 
-_NOSNIFF = (b"x-content-type-options", b"nosniff")
 _DRAINING_RETRY_S = 1
 _READS = ("GET", "HEAD")
 _LISTS = (b"prefer", b"if-none-match", b"cache-control", b"content-encoding")
@@ -48,6 +48,9 @@ class Door:
         self._tenant_header = None if settings.tenant_header is None else settings.tenant_header.lower().encode()
         self._bodies = Bodies(int(settings.max_body_bytes))
         self._single = _SINGLE if self._tenant_header is None else (*_SINGLE, self._tenant_header)
+        self._cors: Cors | None = None
+        if settings.cors_origins:
+            self._cors = Cors(settings.cors_origins, tenant_header=settings.tenant_header)
         self._ids = f"{os.urandom(6).hex()}-%x".__mod__
         self._count = itertools.count(1)
         self.observers: list[Observer] = [log_access] if settings.access_log else []
@@ -95,7 +98,7 @@ class Door:
         if reply is None:
             return 0
         status, lines, body = reply
-        lines = [*lines, (b"x-request-id", request_id.encode()), _NOSNIFF]
+        lines = [*lines, *self._added(scope, headers, request_id)]
         exchange: Exchange | None = scope.get(EXCHANGE)
         if exchange is not None and exchange.respond(status, lines, body):
             return status
@@ -111,6 +114,8 @@ class Door:
         method: str = scope["method"]
         if len(headers) != len(scope["headers"]):
             self._check_lines(headers, scope["headers"])
+        if method == "OPTIONS" and self._cors is not None and (reply := self._cors.preflight(headers)) is not None:
+            return reply
         if self._key is not None and not path.startswith(_PUBLIC):
             self._check_key(headers.get(b"authorization"))
         caller = Caller(self._tenant(headers), request_id)
@@ -143,12 +148,21 @@ class Door:
         await self._pass_on(scope, caller, headers, receive, send)
         return None
 
+    def _added(self, scope: Scope, headers: dict[bytes, bytes], request_id: str) -> Headers:
+        """What every answer carries; our own server adds PROTECTION itself, which costs less."""
+        added = [(b"x-request-id", request_id.encode())]
+        if EXCHANGE not in scope:
+            added += PROTECTION
+        if self._cors is not None:
+            added += self._cors.lines(headers.get(b"origin"))
+        return added
+
     async def _pass_on(
         self, scope: Scope, caller: Caller, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
         started = False
         observed: Observed | None = scope.get(OBSERVED)
-        common = [(b"x-request-id", caller.request_id.encode()), _NOSNIFF]
+        common = self._added(scope, headers, caller.request_id)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started
@@ -215,7 +229,7 @@ class Door:
         """The answer to what never became a request."""
         request_id = self._ids(next(self._count))
         reply = self._refusal(problem, request_id)
-        return reply._replace(headers=[*reply.headers, (b"x-request-id", request_id.encode()), _NOSNIFF])
+        return reply._replace(headers=[*reply.headers, (b"x-request-id", request_id.encode())])
 
     def _refusal(self, problem: Problem, request_id: str) -> Reply:
         self.gateway.refusals.note(problem, request_id)

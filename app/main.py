@@ -16,6 +16,7 @@ from app.api import build
 from app.door import Door
 from app.gateway import Gateway
 from app.protocol import Connection
+from app.reply import PROTECTION
 from taskgate import settings as environment
 from taskgate.contract import logs
 from taskgate.contract.connection import connect
@@ -73,6 +74,7 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
+            headers=[(name.decode(), value.decode()) for name, value in PROTECTION],
             proxy_headers=False,
             workers=settings.gateway_processes,
             backlog=BACKLOG,

@@ -51,6 +51,9 @@ def _names(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
+_ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
+"""As browsers send it, since it is compared as a whole."""
+
 _URL_OPTIONS = frozenset(
     {"db", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"}
 )
@@ -147,12 +150,18 @@ class Settings(BaseModel):
     api_key: SecretStr | None = Field(None, description="key every request must carry")
     insecure: bool = Field(False, description="allow a non-loopback address without a key")
     tenant_header: str | None = Field(None, description="header that names the tenant (behind a trusted proxy)")
+    cors_origins: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (), description="origins (https://app.example) of pages that may call the gateway, comma-separated"
+    )
     strict: bool = Field(False, description="refuse to start on a Redis that may lose or evict")
     log_format: Literal["auto", "json", "ecs", "console"] = Field(
         "auto", description="auto: console on a terminal, else JSON; ecs: JSON with the names of Elastic"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level logged")
     access_log: bool = Field(False, description="a log line for every request but probes")
+    trace_parent: bool = Field(
+        False, description="an attempt's span is a child of its submission's, not only linked with it"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "Settings":
@@ -165,6 +174,8 @@ class Settings(BaseModel):
             raise ValueError("handlers: name at least one module")
         if not all(map(is_name, self.queues)):
             raise ValueError(f"queues: names have {NAME_RULE}")
+        if not all(map(_ORIGIN.fullmatch, self.cors_origins)):
+            raise ValueError("cors_origins: each is scheme://host[:port] in lower case, without a path; * is none")
         if self.redis_url is not None and (wrong := _wrong_with_redis_url(self.redis_url.get_secret_value())):
             raise ValueError(f"redis_url: {wrong}")
         try:
