@@ -5,8 +5,8 @@ import os
 import time
 from typing import Any
 
-from loadtest import marks
-from taskgate import Attempt, handler
+from loadtest import bodies, marks
+from taskgate import Attempt, Fail, handler
 
 
 @handler("noop")
@@ -47,12 +47,13 @@ def sleeps(payload: dict[str, Any]) -> None:
     time.sleep(payload["seconds"])
 
 
-@handler("steps")
-async def steps(payload: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
-    """A few reported steps with short waits between them; raises at the end if told to."""
+@handler("webhook")
+async def webhook(payload: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """A few steps with short waits, each told with its time of day; then what has arrived, or a failure if told to."""
     for n in range(payload["steps"]):
         attempt.progress(n, payload["steps"], unit="steps")
-        await asyncio.sleep(payload["pause_s"])
-    if payload.get("fails"):
-        raise ValueError("as told")
-    return {"steps": payload["steps"]}
+        attempt.emit("step", {"at_ms": time.time() * 1000})
+        await asyncio.sleep(payload["step_s"])
+    if payload["fails"]:
+        raise Fail("as told")
+    return {"delivery": payload["delivery"], "sha256": bodies.digest(payload["body"])}

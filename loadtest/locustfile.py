@@ -1,105 +1,215 @@
-"""Simulated users: they submit, poll as often as they are told to, or follow the stream. `python -m loadtest.run`.
+"""Simulated users of `python -m loadtest.run`: they submit webhook bodies, poll, follow streams, hurry, cancel.
 
-The process exits 0 only if the users' own ledger holds.
+The process exits 0 only if the users' own ledger holds and their times are within the limits.
 """
 # mypy: allow-subclassing-any, allow-untyped-decorators, allow-untyped-calls
 
+import itertools
 import json
 import os
 import random
 import time
-from collections.abc import Callable
-from typing import Any
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import gevent
-from locust import HttpUser, events, task
-from locust.clients import HttpSession
+from gevent.pool import Pool
+from locust import FastHttpUser, LoadTestShape, constant, events, task
+from locust.contrib.fasthttp import FastHttpSession, LocustUserAgent
 from locust.env import Environment
-from locust.exception import StopUser
-from locust.runners import STATE_RUNNING, STATE_SPAWNING
 
-from loadtest import sse
-from loadtest.ledger import Ledger
+from loadtest import bodies, shapes, sse
+from loadtest.journal import Journal, Limits
+from loadtest.ledger import EXPECTED, Ledger
 
-LEDGER = Ledger(limit=int(os.environ.get("LOADTEST_TASKS", "1000")))
+LEDGER = Ledger()
+JOURNAL = Journal()
+BODIES = bodies.load(Path(folder) if (folder := os.environ.get(bodies.VARIABLE)) else None)
+_KEY = os.environ.get("LOADTEST_API_KEY", "")
+_HEADERS = {"Authorization": f"Bearer {_KEY}"} if _KEY else {}
+_SUBMIT_HEADERS = {"Content-Type": "application/json"}
+
 _WITHIN_S = 60
 """No task of these users may take longer, waiting included."""
+_BURST = 10
+_FAILS = 0.05
+_STEP_S = 0.05
+_MOST_A_SECOND = 100
+"""Users that come or go; locust warns of more."""
+
+# The users judge every answer themselves.
+LocustUserAgent.valid_response_codes = frozenset(range(200, 600))
 
 
-class TaskUser(HttpUser):
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    wait_s: float | None
+    """Of a refusal."""
+
+    def json(self) -> dict[str, Any]:
+        decoded: dict[str, Any] = json.loads(self.body)
+        return decoded
+
+
+def call(
+    client: Any,
+    what: str,
+    method: str,
+    path: str,
+    *,
+    data: bytes | None = None,
+    headers: dict[str, str] | None = None,
+) -> Answer:
+    """`what` is the name in the reports, and says which answers are expected."""
+    with client.request(method, path, name=what, data=data, headers=headers, catch_response=True) as answer:
+        judged = _judged(what, answer)
+        return Answer(answer.status_code, answer.content or b"", judged)
+
+
+def _judged(what: str, answer: Any) -> float | None:
+    """Note it, for us and for locust. Seconds to wait if it is a refusal."""
+    status = answer.status_code
+    JOURNAL.answered(what, status, answer.request_meta["response_time"])
+    wait_s = LEDGER.answered(what, status, answer.headers.get("retry-after") if answer.headers else None)
+    if status in EXPECTED[what]:
+        answer.success()
+    else:
+        answer.failure(f"{what}: {status or 'no answer'}")
+    return wait_s
+
+
+class TaskUser(FastHttpUser):
     """Submits, then watches what was accepted to its end."""
 
     abstract = True
+    wait_time = constant(0.1)
+    default_headers = _HEADERS
+    network_timeout = _WITHIN_S
+    connection_timeout = _WITHIN_S
 
-    def wait_time(self) -> float:
-        return random.uniform(0, 0.2)
-
-    def submit(self) -> str | None:
-        """The id of an accepted task; None after a refusal, which is waited out."""
-        if not LEDGER.may_submit():
-            raise StopUser
-        payload = {"steps": random.randint(1, 5), "pause_s": 0.02, "fails": random.random() < 0.05}
-        body = {"type": "steps", "payload": payload, "max_attempts": 1}
-        with self.client.post("/tasks", json=body, name="submit", catch_response=True) as answer:
-            wait_s = LEDGER.answered("submit", answer.status_code, answer.headers.get("Retry-After"))
-            if answer.status_code == 202:
+    def submit(self, *, steps: int = 0, fails: bool | None = None) -> tuple[str, bodies.Body] | None:
+        """A task that was let in, after as many refusals as it took, all of them obeyed; None: it was not."""
+        fails = random.random() < _FAILS if fails is None else fails
+        body = random.choice(BODIES)
+        began = time.monotonic()
+        for refusals in itertools.count():
+            data = _submission(body, steps=steps or random.randint(1, 5), fails=fails)
+            answer = call(self.client, "submit", "POST", "/tasks", data=data, headers=_SUBMIT_HEADERS)
+            if answer.status == 202:
                 task_id = str(answer.json()["id"])
-                LEDGER.accepted(task_id)
-                return task_id
-            if wait_s is not None:
-                answer.success()
-        self._wait(wait_s or 1)
+                LEDGER.accepted(task_id, due=("failed",) if fails else ("succeeded",), refusals=refusals)
+                return task_id, body
+            if answer.wait_s is None or LEDGER.kept_out(time.monotonic() - began):
+                break
+            gevent.sleep(answer.wait_s)
         return None
 
-    def _wait(self, seconds: float) -> None:
-        """Sleep, but not past the end of the test."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and self.environment.runner.state in (STATE_SPAWNING, STATE_RUNNING):
-            gevent.sleep(0.2)
-
-    def read(self, task_id: str) -> dict[str, Any] | None:
-        """The task as it is now; None when that could not be learnt."""
-        with self.client.get(f"/tasks/{task_id}", name="status", catch_response=True) as answer:
-            LEDGER.answered("status", answer.status_code, answer.headers.get("Retry-After"))
-            return answer.json() if answer.status_code == 200 else None
+    def check_result(self, task_id: str, body: bodies.Body) -> None:
+        answer = call(self.client, "result", "GET", f"/tasks/{task_id}/result")
+        if answer.status == 200:
+            LEDGER.result(whole=answer.json().get("sha256") == body.digest)
 
 
 class PollingUser(TaskUser):
-    weight = 2
+    """The plain client: one task, polled as often as the answers say, then its result."""
+
+    weight = 5
 
     @task
     def submit_and_poll(self) -> None:
-        task_id = self.submit()
-        if task_id:
-            poll(self.read, task_id)
+        if submitted := self.submit():
+            task_id, body = submitted
+            if poll(self.client, task_id) == "succeeded":
+                self.check_result(task_id, body)
 
 
 class StreamingUser(TaskUser):
-    weight = 1
+    """Follows the stream, and reads afterwards whether that told the truth."""
+
+    weight = 3
 
     @task
     def submit_and_follow(self) -> None:
-        task_id = self.submit()
-        if task_id is None:
-            return
-        path = f"/tasks/{task_id}/events"
-        with self.client.get(path, name="events", stream=True, timeout=_WITHIN_S, catch_response=True) as answer:
-            LEDGER.answered("events", answer.status_code, answer.headers.get("Retry-After"))
-            for name, data in sse.events(answer.iter_content(None)):
-                if name == "end":
-                    LEDGER.saw(task_id, json.loads(data)["status"])
+        if submitted := self.submit():
+            task_id, _ = submitted
+            path = f"/tasks/{task_id}/events"
+            with self.client.get(path, name="events", stream=True, catch_response=True) as answer:
+                if _judged("events", answer) is None and answer.status_code == 200:
+                    self._follow(task_id, answer)
+            poll(self.client, task_id)
+
+    def _follow(self, task_id: str, answer: Any) -> None:
+        with gevent.Timeout(_WITHIN_S, False):
+            for name, data in sse.events(_blocks(answer)):
+                if name == "custom":
+                    JOURNAL.event(json.loads(data)["data"]["at_ms"])
+                elif name == "end":
+                    LEDGER.told(task_id, json.loads(data)["status"])
                     return
         LEDGER.broken["a stream stopped before its end event"] += 1
 
 
-def poll(read: Callable[[str], dict[str, Any] | None], task_id: str) -> None:
-    """Read until final, as often as the answers say."""
-    with gevent.Timeout(_WITHIN_S, False):
-        while True:
-            seen = read(task_id)
-            if seen and LEDGER.saw(task_id, seen["status"]):
-                return
-            gevent.sleep((seen["poll_after_ms"] if seen else 1000) / 1000)
+class HastyUser(TaskUser):
+    """Submits faster than the service works, as senders of webhooks do, and comes for the ends later."""
+
+    weight = 1
+
+    @task
+    def submit_in_a_burst(self) -> None:
+        for submitted in [self.submit() for _ in range(_BURST)]:
+            if submitted:
+                poll(self.client, submitted[0])
+
+
+class CancelingUser(TaskUser):
+    """Loses interest in long tasks: some before they start, some while they run."""
+
+    weight = 1
+
+    @task
+    def submit_and_cancel(self) -> None:
+        if submitted := self.submit(steps=200, fails=False):
+            task_id, _ = submitted
+            gevent.sleep(random.choice((0, 1)))
+            LEDGER.canceled(task_id, call(self.client, "cancel", "POST", f"/tasks/{task_id}/cancel").status)
+            poll(self.client, task_id)
+
+
+class Shape(LoadTestShape):
+    """What LOADTEST_SHAPE says: [[seconds, users], …]."""
+
+    stages = tuple(shapes.Stage(*each) for each in json.loads(os.environ.get("LOADTEST_SHAPE", "[[10, 10]]")))
+
+    def tick(self) -> tuple[int, float] | None:
+        users = shapes.users_at(self.stages, self.get_run_time())
+        return None if users is None else (users, _MOST_A_SECOND)
+
+
+def poll(client: Any, task_id: str) -> str | None:
+    """Read until final, as often as the answers say. The end, or None when it did not come in time."""
+    deadline = time.monotonic() + _WITHIN_S
+    while time.monotonic() < deadline:
+        answer = call(client, "status", "GET", f"/tasks/{task_id}")
+        seen = answer.json() if answer.status == 200 else None
+        if seen and LEDGER.saw(task_id, seen["status"]):
+            return str(seen["status"])
+        gevent.sleep((seen["poll_after_ms"] if seen else 1000) / 1000)
+    return None
+
+
+def _submission(body: bodies.Body, *, steps: int, fails: bool) -> bytes:
+    head = {"delivery": str(uuid.uuid4()), "event": body.event, "steps": steps, "step_s": _STEP_S, "fails": fails}
+    payload = json.dumps(head).encode()[:-1] + b', "body": ' + body.raw + b"}"
+    return b'{"type": "webhook", "payload": ' + payload + b"}"
+
+
+def _blocks(answer: Any) -> Iterator[bytes]:
+    """The stream block by block as they arrive; its `read` would wait for more."""
+    while block := answer.stream.readline(b"\r\n\r\n"):
+        yield block
 
 
 @events.user_error.add_listener
@@ -107,13 +217,32 @@ def _raised(exception: Exception, **_: Any) -> None:
     LEDGER.broken[f"a user raised {type(exception).__name__}: {exception}"] += 1
 
 
+@events.test_start.add_listener
+def _count_users(environment: Environment, **_: Any) -> None:
+    runner: Any = environment.runner
+
+    def count() -> None:
+        while True:
+            JOURNAL.users(runner.user_count)
+            gevent.sleep(1)
+
+    gevent.spawn(count)
+
+
 @events.test_stop.add_listener
 def _settle(environment: Environment, **_: Any) -> None:
     """After the last user: what nobody saw end must end now."""
-    session = HttpSession(environment.host, environment.events.request, None)
-    for task_id in LEDGER.open():
-        poll(lambda each: session.get(f"/tasks/{each}", name="settle").json(), task_id)
-    broken = LEDGER.close()
+    session = FastHttpSession(environment.host, environment.events.request, None, headers=_HEADERS)
+    pool = Pool(20)
+    pool.map(lambda task_id: poll(session, task_id), LEDGER.open())
+    limits = Limits(
+        accepted_ms=float(os.environ.get("LOADTEST_P99_MS", "0")),
+        age_ms=float(os.environ.get("LOADTEST_AGE_MS", "0")),
+    )
+    broken = LEDGER.close() + JOURNAL.over(limits)
+    if path := os.environ.get("LOADTEST_JOURNAL"):
+        report = {"summary": LEDGER.summary(), "broken": broken, "totals": JOURNAL.totals(), "rows": JOURNAL.rows()}
+        Path(path).write_text(json.dumps(report))
     print(f"ledger: {LEDGER.summary()}")
     for line in broken:
         print(f"ledger: broken: {line}")

@@ -23,7 +23,7 @@ NOISE_CORES = 0.15
 
 
 @dataclass(frozen=True)
-class _Stat:
+class Stat:
     parent: int
     session: int
     cpu_s: float
@@ -31,14 +31,14 @@ class _Stat:
     rss_bytes: int
 
 
-def _processes() -> dict[int, _Stat]:
+def _processes() -> dict[int, Stat]:
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
                 cpu_s = sum(map(int, fields[11:15])) / _TICKS_PER_S
-                found[int(folder.name)] = _Stat(int(fields[1]), int(fields[3]), cpu_s, int(fields[21]) * _PAGE_BYTES)
+                found[int(folder.name)] = Stat(int(fields[1]), int(fields[3]), cpu_s, int(fields[21]) * _PAGE_BYTES)
     return found
 
 
@@ -85,6 +85,15 @@ class Group:
         found = _processes().get(self.pid)
         return found.rss_bytes if found else 0
 
+    def processes(self) -> dict[int, Stat]:
+        """Everything of it that lives now, by process id."""
+        processes = _processes()
+        return {pid: processes[pid] for pid in self._members(processes)}
+
+    def wait(self, within_s: float) -> int:
+        """The command's exit code. Raises subprocess.TimeoutExpired."""
+        return self._process.wait(within_s)
+
     def holds(self, pid: int) -> bool:
         return pid in self._members(_processes())
 
@@ -104,7 +113,7 @@ class Group:
         self._process.wait()
         self._log.close()
 
-    def _members(self, processes: Mapping[int, _Stat]) -> set[int]:
+    def _members(self, processes: Mapping[int, Stat]) -> set[int]:
         members = {pid for pid, stat in processes.items() if stat.session == self.pid or pid == self.pid}
         members &= processes.keys()
         grown = True

@@ -1,92 +1,205 @@
-"""`make loadtest`: simulated users against a service of its own, bounded in users, tasks and time."""
+"""`make loadtest`: simulated users against a service of its own, or one that `--url` names; reports, and a verdict."""
 
 import argparse
+import contextlib
 import http.client
+import json
+import os
+import secrets
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
-from loadtest import machine
+from loadtest import bodies, charts, machine, shapes
+from loadtest.samples import Sampler
+
+DEFAULT_S = {"stages": 80, "spike": 60, "soak": 3600}
+JUDGED_FROM_S = 60
+"""Shorter runs judge correctness alone: their few seconds are those in which everything starts."""
+P99_MS = 1000
+AGE_MS = 2000
+"""Five times the budget of 400 ms: the users, all in one process, are late themselves when they are many."""
+
+_TYPE = "webhook"
+_STOP_S = 90
+"""Users may finish what they do: longer than they wait for any task."""
+
+
+@dataclass
+class Target:
+    """The service under load."""
+
+    url: str
+    key: str
+    groups: list[machine.Group]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
-        port = machine.free_port()
-        service = machine.Group(
-            [sys.executable, "-m", "taskgate", "up"], environ=_settings(port, folder), log=Path(folder) / "up.log"
-        )
+    stages = shapes.scaled(
+        shapes.SHAPES[options.shape], seconds=options.seconds or DEFAULT_S[options.shape], users=options.users
+    )
+    print(f"loadtest: webhook bodies: {options.bodies or 'made ones'}")
+    folder = options.results / time.strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True)
+    try:
+        with _target(options.url, shapes.peak(stages), folder) as target:
+            _wait(target)
+            code = _under_load(target, stages, folder, options)
+            _stop(target)
+    except OSError as error:
+        print(f"loadtest: {error}", file=sys.stderr)
+        code = 1
+    log = folder / "up.log"
+    if code and log.exists():
+        print(f"loadtest: the service's log ends:\n{log.read_text(errors='replace')[-4000:]}", file=sys.stderr)
+    return code
+
+
+def _under_load(target: Target, stages: Sequence[shapes.Stage], folder: Path, options: argparse.Namespace) -> int:
+    users = _users(target, stages, folder, options)
+    within_s = shapes.length_s(stages) + 2 * _STOP_S + 120
+    with Sampler(target.url, target.key, [*target.groups, users]) as sampler:
         try:
-            _wait(service, port)
-            code = _users(port, options)
-        except OSError as error:
-            print(f"loadtest: {error}", file=sys.stderr)
-            code = 1
+            code = users.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise OSError(f"the users have not ended after {within_s:.0f} s") from None
+        finally:
+            users.stop()
+    print((folder / "users.log").read_text(), end="")
+    journal_file = folder / "users.json"
+    if not journal_file.exists():
+        raise OSError(f"the users left no report (exit code {code})")
+    journal = json.loads(journal_file.read_text())
+    (folder / "samples.json").write_text(json.dumps({"machine": machine.facts(), "samples": sampler.rows()}))
+    facts = [journal["summary"], _figures(journal["totals"]), *(f"broken: {line}" for line in journal["broken"])]
+    title = f"Load test: {options.shape}, {shapes.peak(stages)} users, {shapes.length_s(stages):.0f} s"
+    (folder / "charts.html").write_text(charts.page(title, facts, charts.of_run(journal["rows"], sampler.rows())))
+    print(f"loadtest: {_figures(journal['totals'])}")
+    print(f"loadtest: charts {folder / 'charts.html'}, locust's report {folder / 'locust.html'}")
+    return code
+
+
+def _figures(totals: dict[str, float]) -> str:
+    names = {"accepted": "202", "status": "status", "age": "event age"}
+    parts = [
+        f"{called} p50 {totals[f'{name}_p50_ms']:.0f}, p99 {totals[f'{name}_p99_ms']:.0f} ms"
+        for name, called in names.items()
+        if f"{name}_p99_ms" in totals
+    ]
+    return "; ".join(parts) or "nothing was measured"
+
+
+@contextlib.contextmanager
+def _target(url: str | None, peak: int, folder: Path) -> Iterator[Target]:
+    if url is not None:
+        yield Target(url.rstrip("/"), os.environ.get("TASKGATE_API_KEY", ""), [])
+        return
+    port, key = machine.free_port(), secrets.token_urlsafe(24)
+    with tempfile.TemporaryDirectory(prefix="loadtest-") as data:
+        argv = [sys.executable, "-m", "taskgate", "up"]
+        environ = _settings(port, key, peak, data)
+        service = machine.Group(argv, environ=environ, log=folder / "up.log")
+        try:
+            yield Target(f"http://127.0.0.1:{port}", key, [service])
         finally:
             service.stop(grace_s=20)
-        if service.exit_code or code:
-            print(f"loadtest: the service ended with {service.exit_code}; its log ends:", file=sys.stderr)
-            print(service.log.read_text(errors="replace")[-4000:], file=sys.stderr)
-        return code or abs(service.exit_code or 0)
 
 
-def _settings(port: int, folder: str) -> dict[str, str]:
-    """A short queue, so that some users are refused and must come again."""
+def _settings(port: int, key: str, peak: int, data: str) -> dict[str, str]:
+    """With less room and fewer slots than the users could use, so that some are refused and must come again."""
     return machine.clean_environ(
         TASKGATE_PORT=str(port),
-        TASKGATE_DATA_DIR=f"{folder}/data",
+        TASKGATE_API_KEY=key,
+        TASKGATE_DATA_DIR=f"{data}/data",
         TASKGATE_HANDLERS="loadtest.handlers",
-        TASKGATE_QUEUE_LIMIT_TASKS="10",
-        TASKGATE_ASYNC_SLOTS="4",
+        TASKGATE_QUEUE_LIMIT_TASKS=str(max(5, peak // 5)),
+        TASKGATE_ASYNC_SLOTS=str(max(2, peak // 10)),
         TASKGATE_GRACE_S="10",
     )
 
 
-def _users(port: int, options: argparse.Namespace) -> int:
-    """Run locust; its exit code is the ledger's."""
+def _users(target: Target, stages: Sequence[shapes.Stage], folder: Path, options: argparse.Namespace) -> machine.Group:
+    """Locust, whose exit code is the ledger's."""
     argv = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "--only-summary"]
-    argv += [
-        "--host",
-        f"http://127.0.0.1:{port}",
-        "--users",
-        str(options.users),
-        "--spawn-rate",
-        str(max(1, options.users // 4)),
-    ]
-    argv += ["--run-time", f"{options.seconds}s", "--stop-timeout", "30", "--loglevel", "WARNING"]
-    environ = machine.clean_environ(LOADTEST_TASKS=str(options.tasks))
-    done = subprocess.run(argv, cwd=machine.ROOT, env=environ, timeout=options.seconds + 180, check=False)
-    return done.returncode
+    argv += ["--host", target.url, "--html", str(folder / "locust.html")]
+    argv += ["--stop-timeout", str(_STOP_S), "--loglevel", "WARNING"]
+    judged = shapes.length_s(stages) >= JUDGED_FROM_S
+    environ = machine.clean_environ(
+        LOADTEST_SHAPE=json.dumps([astuple(stage) for stage in stages]),
+        LOADTEST_API_KEY=target.key,
+        LOADTEST_JOURNAL=str(folder / "users.json"),
+        LOADTEST_P99_MS=str(options.p99_ms if judged else 0),
+        LOADTEST_AGE_MS=str(options.age_ms if judged else 0),
+    )
+    environ[bodies.VARIABLE] = "" if options.bodies is None else str(options.bodies.resolve())
+    return machine.Group(argv, environ=environ, log=folder / "users.log")
 
 
-def _wait(service: machine.Group, port: int, *, within_s: float = 30) -> None:
+def _stop(target: Target) -> None:
+    """A service of ours must also end well.
+
+    Raises:
+        OSError: it does not.
+    """
+    for service in target.groups:
+        service.stop(grace_s=20)
+        if service.exit_code:
+            raise OSError(f"the service ended with {service.exit_code}")
+
+
+def _wait(target: Target, *, within_s: float = 60) -> None:
+    """Until the service is ready and serves the users' type.
+
+    Raises:
+        OSError: it is not, in that time.
+    """
     deadline = time.monotonic() + within_s
     seen: object = None
-    while time.monotonic() < deadline and service.exit_code is None:
+    while time.monotonic() < deadline and all(group.exit_code is None for group in target.groups):
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("GET", "/readyz")
-            answer = connection.getresponse()
-            seen = answer.read()
-            if answer.status == 200:
+            _get(target, "/readyz")
+            seen = served = [each["type"] for each in _get(target, "/task-types")["items"] if each["served"]]
+            if _TYPE in served:
                 return
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             seen = error
-        finally:
-            connection.close()
         time.sleep(0.1)
-    raise OSError(f"the service is not ready: {seen!r}")
+    raise OSError(f"the service is not ready, or does not serve {_TYPE} (loadtest.handlers): {seen!r}")
+
+
+def _get(target: Target, path: str) -> Any:
+    headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
+    request = urllib.request.Request(target.url + path, headers=headers)
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        return json.load(answer)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtest.run", description=__doc__)
-    parser.add_argument("--users", type=int, default=40)
-    parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--tasks", type=int, default=1000, help="tasks submitted in all, at most")
+    parser.add_argument("--shape", choices=shapes.SHAPES, default="stages")
+    parser.add_argument("--users", type=int, help="at the peak")
+    parser.add_argument("--seconds", type=float, help=f"the whole shape in so many (default: {DEFAULT_S})")
+    parser.add_argument(
+        "--bodies", type=Path, default=_fixtures(), help=f"folder of webhook bodies ({bodies.VARIABLE}; else made ones)"
+    )
+    parser.add_argument("--url", help="a service that runs already, with loadtest.handlers; key: TASKGATE_API_KEY")
+    parser.add_argument("--p99-ms", type=float, default=P99_MS, help="limit of the 202s' p99 (%(default)s)")
+    parser.add_argument("--age-ms", type=float, default=AGE_MS, help="limit of the events' age, p99 (%(default)s)")
+    parser.add_argument("--results", type=Path, default=machine.ROOT / "loadtest" / "results")
     return parser
+
+
+def _fixtures() -> Path | None:
+    """What the environment names, if it is there: it is set for whole machines, not for a run."""
+    folder = Path(os.environ.get(bodies.VARIABLE) or os.devnull)
+    return folder if folder.is_dir() else None
 
 
 if __name__ == "__main__":

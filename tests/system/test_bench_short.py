@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from loadtest import budgets, client, curves, drawing, machine, marks, open_loop, services, sse
-from loadtest.ledger import Ledger
+from loadtest import budgets, client, curves, drawing, machine, marks, open_loop, services
 from loadtest.measures import Run
 from loadtest.peers import environment
 from loadtest.valkey import Durability, serving
@@ -143,42 +142,6 @@ def test_lost_and_doubled_jobs_are_told(done: int, jobs: int) -> None:
     right = [_work("taskgate", 1), _work("taskgate", 1)]
     assert budgets.problems(right) == []
     assert len(budgets.problems([*right, _work("taskgate", 1, done=done, jobs=jobs)])) == 1
-
-
-def test_the_ledger_holds_only_if_every_promise_was_kept() -> None:
-    ledger = Ledger(limit=3)
-    assert [ledger.may_submit() for _ in range(4)] == [True, True, True, False]
-    ledger.accepted("a")
-    assert ledger.answered("submit", 202, None) is None
-    assert ledger.answered("submit", 429, "2") == 2.0
-    assert not ledger.saw("a", "running")
-    assert ledger.close() != []
-    assert ledger.saw("a", "succeeded")
-    assert ledger.close() == []
-
-
-def test_the_ledger_names_what_was_broken() -> None:
-    ledger = Ledger(limit=3)
-    ledger.accepted("a")
-    ledger.accepted("a")
-    ledger.answered("status", 500, None)
-    ledger.answered("submit", 429, None)
-    ledger.saw("a", "failed")
-    ledger.saw("a", "succeeded")
-    assert ledger.close() == [
-        "1 × an id was given out twice",
-        "1 × failed became succeeded",
-        "1 × status: 500",
-        "1 × submit: 429 with Retry-After None",
-    ]
-
-
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_a_stream_is_read_however_it_is_cut(size: int) -> None:
-    stream = b'retry: 1000\r\n\r\nid: 1\r\nevent: status\r\ndata: {"a": 1}\r\n\r\n: ping\r\n\r\n'
-    stream += b"event: end\ndata: {}\n\nevent: cut"
-    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
-    assert list(sse.events(pieces)) == [("status", '{"a": 1}'), ("end", "{}")]
 
 
 def test_the_peers_environment_is_named_after_what_is_in_it() -> None:
