@@ -105,6 +105,8 @@ class Attempt(ABC):
         number: int,
         metadata: Mapping[str, Any] | None = None,
         resume_from: Any = None,
+        traceparent: str = "",
+        tracestate: str = "",
     ) -> None:
         self.id = task_id
         self.type = task_type
@@ -113,6 +115,10 @@ class Attempt(ABC):
         self.metadata: Mapping[str, Any] = metadata or {}
         self.resume_from = resume_from
         """What the last `checkpoint` of an earlier attempt wrote; None when there was none."""
+        self.traceparent = traceparent
+        """What this run is part of, for what it calls (W3C trace context): the attempt's span where the supervisor
+        exports traces, else that of the submission; "" where nothing is known."""
+        self.tracestate = tracestate
         self.submitted: list[SubmittedTask] = []
 
     @property

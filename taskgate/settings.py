@@ -162,6 +162,9 @@ class Settings(BaseModel):
     trace_parent: bool = Field(
         False, description="an attempt's span is a child of its submission's, not only linked with it"
     )
+    trace_parent: bool = Field(
+        False, description="an attempt's span is a child of its submission's, not only linked with it"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "Settings":

@@ -72,6 +72,7 @@ def attempt(
     timeout_s: float = 3600,
     metadata: Mapping[str, Any] | None = None,
     resume_from: Any = None,
+    traceparent: str = "",
 ) -> RecordingAttempt:
     """An attempt of a task that is nowhere else."""
     return RecordingAttempt(
@@ -81,4 +82,5 @@ def attempt(
         timeout_s=timeout_s,
         metadata=metadata,
         resume_from=resume_from,
+        traceparent=traceparent,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from taskgate.handlers import Handlers
-from workers import chains, execution, wire
+from workers import chains, execution, trace_context, wire
 from workers.attempts import ChildAttempt
 from workers.calls import Calls, Threads, calls
 from workers.execution import Outcome
@@ -135,6 +135,8 @@ class AsyncChild:
         context = contextvars.copy_context()
         context.run(_run.set, run)
         context.run(calls.set, run.calls)
+        if task.traceparent:
+            context.run(trace_context.enter, task)
         steps = Noted(self._work(run, started_ns), self._words, run)
         run.main = asyncio.Task(steps, loop=self._loop, context=context)
 

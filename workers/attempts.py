@@ -22,6 +22,8 @@ class ChildAttempt(Attempt):
             number=task.number,
             metadata=msgspec.json.decode(task.metadata) if task.metadata else None,
             resume_from=msgspec.json.decode(task.checkpoint) if task.checkpoint else None,
+            traceparent=task.traceparent,
+            tracestate=task.tracestate,
         )
         self._seq = task.seq
         self._record = record

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from taskgate.contract.models import Claimed
+from taskgate.tracing import TraceContext
 from workers import orphans, wire
 from workers.dumps import STACK_SIGNAL, Dumps
 from workers.output import Output
@@ -149,10 +150,12 @@ class ChildProcess:
         """How many are outstanding."""
         return len(self._records)
 
-    def hand_over(self, claimed: Claimed, *, deadline_ns: int, last: bool = False) -> int | None:
+    def hand_over(
+        self, claimed: Claimed, *, deadline_ns: int, last: bool = False, trace: TraceContext | None = None
+    ) -> int | None:
         """Send a task; returns its sequence, or None when there is no room, or no child that is ready.
 
-        `last`: the child exits after it.
+        `last`: the child exits after it. `trace`: what its handler is part of; None: the same as its submission.
         """
         if not self._free or not self.ready or self.exit is not None or not self._open:
             return None
@@ -170,6 +173,8 @@ class ChildProcess:
             timeout_s=spec.timeout_s,
             deadline_ns=deadline_ns,
             last=last,
+            traceparent=spec.traceparent if trace is None else trace.parent,
+            tracestate=spec.tracestate if trace is None else trace.state,
         )
         if not self._send(task):
             return None

@@ -9,6 +9,7 @@ from taskgate.contract.ids import key_hash
 from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Finish, Submission, TaskSpec, TypeInfo
 from taskgate.contract.states import ErrorKind
+from taskgate.tracing import TraceContext
 from workers import retry
 from workers.children import ChildProcess, Exit, StopReason
 from workers.failures import error_json, timeout_message
@@ -30,7 +31,12 @@ def killed_event(reason: str) -> tuple[str, bytes]:
 
 def is_invalid(done: Done) -> bool:
     """Whether the payload did not fit the child's schema."""
-    return done.outcome == "failed" and msgspec.json.decode(done.error, type=_Kind).kind == ErrorKind.INVALID_PAYLOAD
+    return done.outcome == "failed" and kind_of(done.error) == ErrorKind.INVALID_PAYLOAD
+
+
+def kind_of(error: bytes) -> str:
+    """Of an error as the record keeps it."""
+    return msgspec.json.decode(error, type=_Kind).kind
 
 
 class _Kind(msgspec.Struct):
@@ -100,8 +106,10 @@ def retry_delay_ms(handler: HandlerInfo | None, attempt: int, asked_s: float | N
     return milliseconds(asked_s)
 
 
-def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]) -> Submission:
-    """A task that a handler submitted, with its type's defaults."""
+def submission(
+    child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo], *, trace: TraceContext | None = None
+) -> Submission:
+    """A task that a handler submitted, with its type's defaults; of the same request, and part of `trace`."""
     info = types.get(child.type)
     spec = TaskSpec(
         id=child.id,
@@ -117,7 +125,10 @@ def submission(child: Submitted, parent: TaskSpec, types: Mapping[str, TypeInfo]
         metadata=msgspec.Raw(child.metadata) if child.metadata else msgspec.UNSET,
         unique_key=child.unique_key or "",
         concurrency_key=child.concurrency_key or "",
+        request_id=parent.request_id,
         parent=parent.id,
+        traceparent=parent.traceparent if trace is None else trace.parent,
+        tracestate=parent.tracestate if trace is None else trace.state,
     )
     return Submission(
         id=spec.id,

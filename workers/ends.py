@@ -13,6 +13,7 @@ from workers.holdings import Holding, Holdings
 from workers.outbox import Outbox
 from workers.run_times import RunTimes
 from workers.telemetry import Telemetry
+from workers.traces import AttemptTraces
 from workers.wire import HandlerInfo
 
 log = structlog.get_logger()
@@ -30,12 +31,14 @@ class Ends:
         *,
         handlers: Mapping[str, HandlerInfo],
         worker_id: str,
+        traces: AttemptTraces | None = None,
     ) -> None:
         self._holdings = holdings
         self._outbox = outbox
         self._telemetry = telemetry
         self._handlers = handlers
         self._worker_id = worker_id
+        self._traces = traces
         self._retention_ms = settings.retention_s * 1000
         self._dead_retention_ms = settings.dead_retention_s * 1000
         self.stale_writes = 0
@@ -53,7 +56,7 @@ class Ends:
             dead_retention_ms=self._dead_retention_ms,
             **fields,
         )
-        self._after_reports(holding, item, partial(self._finished, holding, run_ms))
+        self._after_reports(holding, item, partial(self._finished, holding, item, run_ms))
 
     def hand_back(self, holding: Holding, *, reason: str, ran: bool = True, delay_ms: int = 0) -> None:
         """Uncounted. `ran`: a child had received it."""
@@ -76,6 +79,8 @@ class Ends:
 
     def forget(self, holding: Holding) -> None:
         """It is another's now: nothing of it is written."""
+        if self._traces is not None:
+            self._traces.ended(holding, "lost")
         holding.leave_child()
         self._telemetry.forget(holding)
         self._holdings.drop(holding)
@@ -87,17 +92,15 @@ class Ends:
 
     def facts(self, holding: Holding) -> dict[str, Any]:
         """What every log line about an attempt carries."""
-        task = holding.task
-        return {
-            "task_id": task.id,
-            "task_type": task.spec.type,
-            "attempt": task.attempt,
+        return holding.facts() | {
             "worker_id": self._worker_id,
             "pid": holding.child.pid if holding.child is not None else None,
         }
 
     def _after_reports(self, holding: Holding, item: Finish | HandBack, tell: Callable[[str], None]) -> None:
         answer = _Answer(self, holding, tell)
+        if self._traces is not None:
+            self._traces.ends(holding, item)
         holding.leave_child()
         self._holdings.released_by_child(holding)
         unwritten = self._telemetry.flush(holding)
@@ -113,10 +116,15 @@ class Ends:
         if status in ("stale", "not_found"):
             self.count_stale(holding)
 
-    def _finished(self, holding: Holding, run_ms: int | None, status: str) -> None:
-        log.info("attempt finished", outcome=status, duration_ms=run_ms, **self.facts(holding))
+    def _finished(self, holding: Holding, item: Finish, run_ms: int | None, status: str) -> None:
+        if self._traces is not None:
+            self._traces.ended(holding, status)
+        why = {"error_kind": endings.kind_of(item.error)} if item.error else {}
+        log.info("attempt finished", outcome=status, duration_ms=run_ms, **why, **self.facts(holding))
 
     def _handed_back(self, holding: Holding, reason: str, status: str) -> None:
+        if self._traces is not None:
+            self._traces.ended(holding, status)
         log.debug("handed back", reason=reason, outcome=status, **self.facts(holding))
 
 

@@ -17,6 +17,7 @@ from workers.pool import Pool
 from workers.slot import boot_ns
 from workers.stops import Stops
 from workers.telemetry import Telemetry
+from workers.traces import AttemptTraces
 from workers.wire import HandlerInfo
 
 log = structlog.get_logger()
@@ -43,6 +44,7 @@ class HandOver:
         *,
         types: Mapping[str, TypeInfo],
         handlers: Mapping[str, HandlerInfo],
+        traces: AttemptTraces | None = None,
     ) -> None:
         self._pools = pools
         self._holdings = holdings
@@ -52,6 +54,7 @@ class HandOver:
         self._memory = memory
         self._types = types
         self._handlers = handlers
+        self._traces = traces
         self._watched: set[ChildProcess] = set()
         """Children in whose socket something may lie unread."""
         self._silent: WeakKeyDictionary[ChildProcess, tuple[int, int]] = WeakKeyDictionary()
@@ -81,6 +84,8 @@ class HandOver:
         for task, child, seq in handed:
             holding = Holding(task)
             self._holdings.add(holding)
+            if self._traces is not None:
+                holding.trace = self._traces.of(task)
             if child is None or seq is None:
                 self._ends.hand_back(holding, reason="taken_back", ran=False)
                 continue
@@ -127,9 +132,12 @@ class HandOver:
         pool = self._pools[child.spec.pool]
         self._telemetry.starts(child, alone=pool.depth == 1)
         last = self._handlers[task.spec.type].fresh_process
-        seq = child.hand_over(task, deadline_ns=deadline_ns, last=last)
+        trace = None if self._traces is None else self._traces.begin(task, child.pid)
+        seq = child.hand_over(task, deadline_ns=deadline_ns, last=last, trace=trace)
         if seq is not None:
             pool.used(child)
+        elif self._traces is not None:
+            self._traces.drop(task)
         return seq
 
     def _watch(self, child: ChildProcess, *, stuck_ns: int = 0) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from taskgate.contract.models import Claimed, Held
+from taskgate.tracing import TraceContext
 from workers.children import ChildProcess, StopReason
 from workers.emits import Emits
 from workers.output import Captured
@@ -55,11 +57,28 @@ class Holding(msgspec.Struct, eq=False):
     emits: Emits | None = None
     """Of the handler's own among them; None before the first."""
     reports: int = 0
+    trace: TraceContext | None = None
+    """What its handler is part of; None: the same as its submission."""
     timers: list[asyncio.TimerHandle] = []
 
     @property
     def id(self) -> str:
         return self.task.id
+
+    def facts(self) -> dict[str, Any]:
+        """What every log line about an attempt carries."""
+        task = self.task
+        spec = task.spec
+        known: dict[str, Any] = {
+            "task_id": spec.id,
+            "task_type": spec.type,
+            "attempt": task.attempt,
+            "tenant": spec.tenant,
+            "request_id": spec.request_id,
+        }
+        if traceparent := spec.traceparent if self.trace is None else self.trace.parent:
+            _, known["trace_id"], known["span_id"], _ = traceparent.split("-")
+        return known
 
     def shown(self, progress: Progress, *, now_ms: int, now_ns: int) -> bytes:
         """Its progress as the record shows it; both times are the same moment."""

@@ -12,6 +12,7 @@ from taskgate.contract.states import ErrorKind
 from taskgate.contract.store import Store
 from taskgate.footprint import PIPELINE
 from taskgate.settings import Settings
+from taskgate.tracing import Traces
 from workers import endings
 from workers.background import Background
 from workers.blame import judge
@@ -33,6 +34,7 @@ from workers.slot import Progress, boot_ns
 from workers.stacks import Stacks
 from workers.stops import Stops
 from workers.telemetry import Telemetry
+from workers.traces import AttemptTraces
 from workers.wire import Checkpoint, Done, Emitted, HandlerInfo, Kind, Message, Printed, Ready, Refused, TaskStack
 
 log = structlog.get_logger()
@@ -61,6 +63,7 @@ class Runner:
         now_ms: Callable[[], int],
         on_room: Callable[[], None],
         on_types: Callable[[], None],
+        traces: Traces | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -96,7 +99,16 @@ class Runner:
             stale=self._stale,
             stalled=self.stacks.stalled,
         )
-        self.ends = Ends(settings, self.holdings, outbox, self.telemetry, handlers=self.handlers, worker_id=worker_id)
+        spans = None if traces is None else AttemptTraces(traces, worker_id=worker_id, below=settings.trace_parent)
+        self.ends = Ends(
+            settings,
+            self.holdings,
+            outbox,
+            self.telemetry,
+            handlers=self.handlers,
+            worker_id=worker_id,
+            traces=spans,
+        )
         self._stops = Stops(self.holdings, self.stacks, self.ends.facts, paused_ns=lease.paused_ns)
         self.handover = HandOver(
             self.pools,
@@ -107,6 +119,7 @@ class Runner:
             MemoryWatch(self.holdings, types=self.types, over_limit=self._stops.over_memory),
             types=self.types,
             handlers=self.handlers,
+            traces=spans,
         )
 
     def _pool(self, kind: Kind, size: int, slots: int, *, alone: bool = False) -> Pool:
@@ -283,7 +296,9 @@ class Runner:
             retry_after_s=done.retry_after_s,
             progress=self._shown(holding, progress),
             effort=effort,
-            submitted=[endings.submission(each, holding.task.spec, self.types) for each in done.submitted],
+            submitted=[
+                endings.submission(each, holding.task.spec, self.types, trace=holding.trace) for each in done.submitted
+            ],
             run_ms=done.run_ns // 1_000_000,
         )
 

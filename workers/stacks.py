@@ -150,7 +150,8 @@ class Stacks:
         try:
             await self._publish(channel, f"{request} {msgspec.json.encode(answer).decode()}")
         except (StoreUnavailable, OutcomeUnknown) as error:
-            log.info("a stack could not be told", task_id=task_id, error=str(error))
+            facts = {"task_id": task_id} if holding is None else holding.facts()
+            log.info("a stack could not be told", error=str(error), **facts)
 
     async def _tell_stall(self, holding: Holding) -> None:
         _, found = await self.of(holding)

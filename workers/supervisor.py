@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from taskgate import tracing
 from taskgate.contract import keys, logs
 from taskgate.contract.connection import connect
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
@@ -60,6 +61,7 @@ class Supervisor:
         self._lease = Lease(settings.lease_s, self._guard)
         self._outbox = Outbox(self._store, self.id, self._lease)
         self._agenda = Agenda(self._store, self._lease)
+        self._traces = tracing.start("worker")
         self._runner = Runner(
             settings,
             self._store,
@@ -70,6 +72,7 @@ class Supervisor:
             now_ms=self._agenda.now_ms,
             on_room=self._on_room,
             on_types=self._on_types,
+            traces=self._traces,
         )
         tenants = _shares(settings)
         self._claims = Claims(
@@ -152,6 +155,8 @@ class Supervisor:
         await self._guard.close()
         for client in self._clients:
             await client.aclose()
+        if self._traces is not None:
+            self._traces.close()
         log.info("supervisor stopped", worker_id=self.id)
         return 1 if failed or self._refused else 0
 

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import FrameType
+from typing import Any
 
 from taskgate.handlers import Handlers
-from workers import execution, wire
+from workers import execution, trace_context, wire
 from workers.attempts import ChildAttempt
-from workers.execution import STOPS, Outcome
+from workers.execution import STOPS, Call, Outcome
 from workers.hygiene import Hygiene, LeftBehind, Started, memory_limit
 from workers.orphans import descendants_of, end_all
 from workers.ready import message as ready
@@ -141,7 +142,7 @@ class SyncChild:
                     # Only now: a stop that came between a look and the arming would be heard by nobody.
                     if (reason := attempt.stop_reason) is not None:
                         return execution.stopped(reason, attempt)
-                    result = call.handler.call(call.payload, attempt)
+                    result = self._call(call, task, attempt)
                 finally:
                     self._armed = None  # before the limit is lifted: no stop may come between
         except BaseException as error:  # noqa: BLE001 — SystemExit and KeyboardInterrupt of handlers end their task only
@@ -151,6 +152,12 @@ class SyncChild:
                 return execution.failed(call.handler, error, attempt)
         self._stay_alone()
         return execution.succeeded(call.handler, result, self._result_max_bytes)
+
+    def _call(self, call: Call, task: wire.Task, attempt: ChildAttempt) -> Any:
+        if not task.traceparent:
+            return call.handler.call(call.payload, attempt)
+        with trace_context.entered(task):
+            return call.handler.call(call.payload, attempt)
 
     def _left_behind(self) -> bool:
         """Whether processes that the task has started live on; those that are just ending have a moment for it."""

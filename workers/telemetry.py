@@ -253,7 +253,7 @@ class Telemetry:
         if answer.cancelled():
             return
         if (error := answer.exception()) is not None:
-            log.error("the store refused a report", task_id=holding.id, error=repr(error))
+            log.error("the store refused a report", error=repr(error), **holding.facts())
         elif answer.result() is None:  # not written, as far as is known: so it is told again
             told.health, told.progress_at_ns, told.effort_ns, told.doing = None, 0, 0, None
         elif answer.result() in ("stale", "not_found"):

@@ -90,6 +90,8 @@ class Task(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="
     """Boot clock: past it the child must not start the task."""
     last: bool
     """The child exits after it."""
+    traceparent: str = ""
+    tracestate: str = ""
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", tag="finish"):

@@ -38,6 +38,9 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id: str = ""
     parent: str = ""
     """Id of the task whose handler submitted this one."""
+    traceparent: str = ""
+    """What its submission was part of, where that is known (W3C trace context)."""
+    tracestate: str = ""
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
