@@ -53,7 +53,7 @@ class Door:
             self._cors = Cors(settings.cors_origins, tenant_header=settings.tenant_header)
         self._ids = f"{os.urandom(6).hex()}-%x".__mod__
         self._count = itertools.count(1)
-        self.observers: list[Observer] = [log_access] if settings.access_log else []
+        self.observers: list[Observer] = [gateway.metrics.count_request, *([log_access] if settings.access_log else [])]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -137,6 +137,9 @@ class Door:
                 if observed is not None:
                     observed.task_id = dict(reply.headers)[b"x-task-id"].decode()
                 return reply
+            except Problem as problem:
+                self.gateway.metrics.rejected.add(problem.members.get("limit") or problem.slug)
+                raise
             finally:
                 hold.end()
         if path.startswith("/tasks/") and "/" not in (task_id := path[7:]) and method != "DELETE":

@@ -13,14 +13,17 @@ import structlog
 
 from app.estimates import Estimates
 from app.hub import Hub
+from app.metrics import Metrics
 from app.queues import Queues
 from app.readiness import Readiness
 from app.refusals import RefusalLog
+from app.siblings import Siblings
 from app.snapshots import Snapshots
 from app.stack import Stacks
 from app.status import StatusEndpoint
 from app.submit import SubmitEndpoint
 from app.types import TypeRegistry
+from taskgate.contract.shares import OTHERS
 from taskgate.contract.store import Store
 from taskgate.settings import Settings
 
@@ -33,7 +36,8 @@ GC_THRESHOLD = 20_000
 class Gateway:
     """Everything that requests share. Knows nothing of HTTP but its two hot endpoints."""
 
-    def __init__(self, settings: Settings, client: redis.Redis) -> None:
+    def __init__(self, settings: Settings, client: redis.Redis, siblings: Siblings | None = None) -> None:
+        """`siblings`: the other processes of this gateway, if there are any."""
         self.settings = settings
         self.limits = settings.limits
         self.draining = False
@@ -46,6 +50,7 @@ class Gateway:
             dead_retention_ms=settings.dead_retention_s * 1000,
             retention_bytes=int(settings.retention_bytes),
         )
+        self.metrics = Metrics(set(settings.policy.queues) - {OTHERS}, siblings)
         self.types = TypeRegistry(self.store)
         self.snapshots = Snapshots(
             self.store,
@@ -56,7 +61,7 @@ class Gateway:
         self.hub = Hub(client, self.store, self.snapshots)
         self.stacks = Stacks(self.store, self.hub)
         self.submit = SubmitEndpoint(
-            self.store, types=self.types, hub=self.hub, limits=self.limits, policy=settings.policy
+            self.store, types=self.types, hub=self.hub, limits=self.limits, policy=settings.policy, metrics=self.metrics
         )
         self.status = StatusEndpoint(self.hub, self.store)
         self.queues = Queues(self.store, self.types, settings)
@@ -77,14 +82,15 @@ class Gateway:
         gc.collect()
         gc.freeze()  # what has been imported lives as long as the process: do not look at it again and again
         gc.set_threshold(GC_THRESHOLD)
-        listening = asyncio.create_task(self.hub.run())
+        running = [asyncio.create_task(each) for each in (self.hub.run(), self.metrics.run(self))]
         try:
             with self._signals():
                 yield
         finally:
             self.drain()
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
             await self.close()
 
     async def close(self) -> None:

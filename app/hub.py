@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 import redis.asyncio as redis
 import structlog
@@ -142,6 +143,8 @@ class Hub:
         self._reads: Group[tuple[str, str], tuple[int, EventPage]] = Group(self._read_news)
         self._keeps: Group[str, Kept] = Group(store.kept_events)
         self.pulse = Pulse()
+        self.sent: Counter[str] = Counter()
+        """Events on streams, by name."""
 
     @contextlib.asynccontextmanager
     async def watch(self, task_id: str, tenant: str, bell: Bell | None = None) -> AsyncIterator[Watch]:
@@ -170,6 +173,11 @@ class Hub:
                 if not self._watches:
                     self.pulse.remove(self._look_behind)
                 self._follow(channel, wanted=False)
+
+    def count(self, blocks: Iterable[Block]) -> None:
+        """These are sent to a client."""
+        for block in blocks:
+            self.sent[block.name] += 1
 
     def drain(self) -> None:
         """End all streams: they see `draining` at once."""

@@ -1,10 +1,13 @@
 """Entry points of the gateway: `app.main:app` for any ASGI server, `run` for our own."""
 
+import contextlib
 import functools
 import multiprocessing
 import os
 import signal
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +20,7 @@ from app.door import Door
 from app.gateway import Gateway
 from app.protocol import Connection
 from app.reply import PROTECTION
+from app.siblings import Siblings
 from taskgate import settings as environment
 from taskgate.contract import logs
 from taskgate.contract.connection import connect
@@ -33,12 +37,12 @@ SILENT_PEER_MS = 15_000
 """What was sent must be acknowledged by then: a client that has vanished is noticed within two pings of its stream."""
 
 
-def create(settings: Settings) -> Door:
-    """One gateway process' application."""
+def create(settings: Settings, folder: Path | None = None) -> Door:
+    """One gateway process' application. `folder`: where several processes leave each other what they have counted."""
     if (parent := multiprocessing.parent_process()) is not None:
         die_with(cast(int, parent.pid), signal.SIGTERM)  # one of several: nobody would restart, stop or count it
     logs.configure(settings.log_format, settings.log_level)
-    gateway = Gateway(settings, connect(settings, "gateway"))
+    gateway = Gateway(settings, connect(settings, "gateway"), None if folder is None else Siblings(folder))
     return Door(gateway, build(gateway))
 
 
@@ -61,11 +65,11 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
     logs.configure(settings.log_format, settings.log_level)
     raise_open_files_limit()
     stop = _Stop()
-    with listen(settings.host, settings.port) as listener:
+    with listen(settings.host, settings.port) as listener, _folder(settings.gateway_processes) as folder:
         look_at_redis(settings)
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
-            functools.partial(create, settings),
+            functools.partial(create, settings, folder),
             factory=True,
             loop="uvloop",
             http=Connection,
@@ -95,6 +99,16 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
                 several.run()
         stop.done()
         logger.info("gateway stopped", pid=os.getpid())
+
+
+@contextlib.contextmanager
+def _folder(processes: int) -> Iterator[Path | None]:
+    """For as long as several processes run."""
+    if processes == 1:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="taskgate-gateway-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 class _Stop:

@@ -166,8 +166,9 @@ class Merged:
         placed.sort(key=lambda pair: pair[0])
         gone = [of_task(Block("gone", _NO_TASK), task_id) for task_id in self._gone]
         self._gone = []
-        data = joined([*gone, *self._with_ids([block for _, block in placed], limit)])
-        return data, not all(page.whole for page in sure.values())
+        blocks = [*gone, *self._with_ids([block for _, block in placed], limit)]
+        self._hub.count(blocks)
+        return joined(blocks), not all(page.whole for page in sure.values())
 
     async def _snapshots(self, watches: dict[str, Watch]) -> dict[str, Snapshot]:
         found = await asyncio.gather(*(watches[each].snapshot() for each in self._parts), return_exceptions=True)

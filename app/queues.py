@@ -148,6 +148,11 @@ class Queues:
             tenant=self._tenant(tenant, look),
         )
 
+    async def all(self) -> tuple[list[QueueView], frozenset[str]]:
+        """All that are looked at, whoever asks; and those that an operator has named, by policy, supervisor or type."""
+        look = await self._looks.fresh()
+        return [self._queue(name, look, look.found[name]) for name in look.names], look.operated | look.types.keys()
+
     async def _only(self, queue: str, look: Look) -> Look:
         """Also where it is one of those that were not looked at; empty where there is no such queue."""
         found = dict(look.found)

@@ -1,6 +1,7 @@
 """The log of refusals: one line per kind and second, however many there are."""
 
 import time
+from collections import Counter
 
 import structlog
 
@@ -14,8 +15,11 @@ class RefusalLog:
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int]] = {}
+        self.counts: Counter[str] = Counter()
+        """By problem."""
 
     def note(self, problem: Problem, request_id: str) -> None:
+        self.counts[problem.slug] += 1
         logged_at, hidden = self._last.get(problem.slug, (float("-inf"), 0))
         now = time.monotonic()
         if now - logged_at < 1:

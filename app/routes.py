@@ -19,6 +19,7 @@ from app.told import From
 from app.view import encode
 from taskgate.contract.models import Mark
 from taskgate.contract.states import Status
+from taskgate.metrics import CONTENT_TYPE
 
 router = APIRouter()
 
@@ -231,6 +232,18 @@ async def readyz(parts: Parts) -> Response:
     checks = await parts.readiness.checks()
     ready = all(check.ok for check in checks.values())
     return _json({"status": "ready" if ready else "not ready", "checks": checks}, 200 if ready else 503)
+
+
+@router.get(
+    "/metrics",
+    tags=["service"],
+    summary="What is measured, for Prometheus",
+    response_class=PlainTextResponse,
+    responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}},
+)
+async def metrics(parts: Parts) -> Response:
+    """Counters of all processes of this gateway, and its queues as Redis has them; docs/observe.md explains each."""
+    return Response(await parts.metrics.text(parts), headers={"Cache-Control": "no-store"}, media_type=CONTENT_TYPE)
 
 
 @router.get("/problems/{slug}", tags=["service"], summary="What a problem means")

@@ -77,6 +77,8 @@ class Snapshots:
         self._store = store
         self._estimates = estimates
         self._called_at = float("-inf")
+        self.reads = {"hit": 0, "miss": 0}
+        """Of `get`: answered from memory, or not."""
 
     async def get(self, task_id: str, tenant: str) -> Snapshot:
         """As of at most the cache's age ago.
@@ -87,7 +89,10 @@ class Snapshots:
         """
         snapshot = self._cache.get(task_id)
         if snapshot is None or snapshot.fresh_until < time.monotonic():
+            self.reads["miss"] += 1
             snapshot = await self._fly(known_id(task_id))
+        else:
+            self.reads["hit"] += 1
         return self._owned(task_id, snapshot, tenant)
 
     async def fresh(self, task_id: str, tenant: str) -> Snapshot:

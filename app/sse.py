@@ -28,6 +28,8 @@ class Pulse:
     def __init__(self) -> None:
         self._members: set[Callable[[float], None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self.streams = 0
+        """Of its members, event streams."""
 
     def add(self, member: Callable[[float], None]) -> None:
         self._members.add(member)
@@ -114,6 +116,7 @@ class EventStream(Response):
         self._sent_at = loop.time()
         gone = asyncio.ensure_future(self._until_gone(receive))
         self._pulse.add(self._beat)
+        self._pulse.streams += 1
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             async with contextlib.aclosing(self._source.blocks()) as blocks:
@@ -126,6 +129,7 @@ class EventStream(Response):
             logger.info("a client stopped reading its stream", path=scope["path"])
         finally:
             self._pulse.remove(self._beat)
+            self._pulse.streams -= 1
             gone.cancel()
 
     async def _send(self, send: Send, data: bytes, *, more: bool = True) -> None:

@@ -99,6 +99,7 @@ class Stream:
                         data, told = await self._first(watch)
                     else:
                         data, told = await watch.news(told.place)
+                        self._hub.count(told.blocks)
                     again = told.again
                 except GONE:
                     return  # purged while it was watched
@@ -125,6 +126,7 @@ class Stream:
             blocks = own_end(blocks)
         elif told.place.cursor != "0-0":
             blocks[-1] = blocks[-1]._replace(event_id=told.place.cursor)
+        self._hub.count(blocks)
         return joined(blocks), told
 
 

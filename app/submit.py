@@ -12,6 +12,7 @@ from starlette.types import Receive
 from app import accepted, envelope, rate_limits, waiters, waiting
 from app.errors import Problem, problem_of
 from app.hub import Hub
+from app.metrics import Metrics
 from app.reply import Caller, Reply
 from app.snapshots import Snapshot
 from app.types import TypeRegistry
@@ -44,12 +45,15 @@ _spec_json = msgspec.json.Encoder().encode
 class SubmitEndpoint:
     """The hot `POST /tasks`, as plain ASGI behind the door."""
 
-    def __init__(self, store: Store, *, types: TypeRegistry, hub: Hub, limits: Limits, policy: Policy) -> None:
+    def __init__(
+        self, store: Store, *, types: TypeRegistry, hub: Hub, limits: Limits, policy: Policy, metrics: Metrics
+    ) -> None:
         self._types = types
         self._hub = hub
         self._store = store
         self._large = asyncio.Lock()
         self._policy = policy
+        self._metrics = metrics
         self._groups = {
             limit: _groups(store, limits.where_others_wait(limit, on_full="refuse"))
             for limit in ("", "queue-tasks", "queue-bytes", "queue-wait")
@@ -119,6 +123,9 @@ class SubmitEndpoint:
         more = [] if outcome.room is None else rate_limits.headers(outcome.room)
         if outcome.replayed or outcome.existing:
             more = [*more, accepted.REPLAYED if outcome.replayed else accepted.EXISTING]
+            self._metrics.replayed.add("idempotency_key" if outcome.replayed else "unique_key")
+        else:
+            self._metrics.accepted(spec.queue, spec.type, own=info.queue)
         if (prefer := headers.get(b"prefer")) is not None and (wait_s := waiting.preferred_s(prefer)):
             seen = await self._watched(outcome.task_id, caller.tenant, wait_s, receive)
             if seen is not None and seen.has_ended():

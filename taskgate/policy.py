@@ -20,7 +20,7 @@ Gateways admit by it, supervisors claim by it: give all of them the same file.
 import math
 import tomllib
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -164,7 +164,11 @@ def _lookup(named: dict[str, P], nothing: P) -> Callable[[str], P]:
     whole = {
         name: type(nothing).model_validate(said | one.model_dump(exclude_unset=True)) for name, one in named.items()
     }
-    return lambda name: whole.get(name, others)
+    return partial(_found, whole, others)  # no lambda: gateways of several processes pickle their settings
+
+
+def _found(whole: dict[str, P], others: P, name: str) -> P:
+    return whole.get(name, others)
 
 
 def load(path: Path | None) -> Policy:

@@ -18,10 +18,15 @@ TaskgateError
 └── OutcomeUnknown          Redis went away after the command was sent: it may have been done
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from taskgate.contract.models import Room
+
+
+FAULTS = Counter({"unavailable": 0, "outcome_unknown": 0})
+"""How often Redis has failed this process, for its metrics."""
 
 
 class TaskgateError(Exception):
@@ -106,8 +111,12 @@ class NoSuchWorker(TaskgateError):
 
 
 class StoreUnavailable(TaskgateError):
-    pass
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        FAULTS["unavailable"] += 1
 
 
 class OutcomeUnknown(TaskgateError):
-    pass
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        FAULTS["outcome_unknown"] += 1

@@ -200,6 +200,7 @@ async def test_openapi_describes_every_route(http: httpx.AsyncClient) -> None:
         ("POST", "/dead-letters/redrive"),
         ("GET", "/livez"),
         ("GET", "/readyz"),
+        ("GET", "/metrics"),
         ("GET", "/problems/{slug}"),
     }
     for item in document["paths"].values():
