@@ -65,6 +65,7 @@ def connect(settings: Settings, role: Role) -> redis.Redis:
             protocol=2,
             decode_responses=False,
             client_name=f"taskgate-{role}",
+            driver_info=None,  # CLIENT SETINFO: a round trip more, and Redis 7.0 does not know it
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
     except ValueError:

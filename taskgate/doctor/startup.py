@@ -45,7 +45,7 @@ async def _try_out(settings: Settings) -> list[Finding]:
         await store.probe()
         await store.notify(keys.notices(0), "")
     except ResponseError as error:
-        advice = "its user needs all commands on the keys tg:* and the channels tg:* (ACL: ~tg:* &tg:* +@all)"
+        advice = "its user needs the keys and channels tg:* and the commands in docs/security.md (ACL: ~tg:* &tg:* +…)"
         return [Finding(Level.FAIL, "permissions", str(error), advice, stops=True)]
     except TaskgateError as error:
         advice = "tasks are accepted once it takes writes: is its memory or disk full, or is it a replica?"

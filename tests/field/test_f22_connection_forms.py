@@ -16,6 +16,9 @@ from taskgate.settings import SettingsError, load
 from tests.conftest import Server, eventually
 from tests.processes import free_port
 from tests.system.rig import Rig
+from tests.tls import certificates
+
+__all__ = ["certificates"]
 
 ROOT = Path(__file__).parents[2]
 SECRET = "s3cret"
@@ -171,27 +174,6 @@ async def test_a_service_on_ipv6_with_user_password_and_database(server: OnTcp, 
     logs = "".join((tmp_path / f"{name}.log").read_text() for name in ("worker", "gateway"))
     assert logs
     assert SECRET not in shown + logs
-
-
-@pytest.fixture
-def certificates(tmp_path: Path) -> Path:
-    """An authority, and what it signed for the server (127.0.0.1) and for us; and one that signed itself."""
-    folder = tmp_path / "tls"
-    folder.mkdir()
-    (folder / "san").write_text("subjectAltName=IP:127.0.0.1")
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-    for name in ("ca", "self"):
-        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.crt",
-                "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1")  # fmt: skip
-    for name in ("server", "client"):
-        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
-                "-subj", f"/CN={name}")  # fmt: skip
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-                "-out", f"{name}.crt", "-days", "2", "-extfile", "san")  # fmt: skip
-    return folder
 
 
 @pytest.mark.full

@@ -1,0 +1,40 @@
+"""Certificates for tests that speak TLS."""
+
+import random
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def lasting_port() -> int:
+    """A free port that no outgoing connection is given, and hardly another test picks: it can be listened on again."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return port
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """An authority, and what it signed for the server (127.0.0.1) and for us; and one that signed itself."""
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    (folder / "san").write_text("subjectAltName=IP:127.0.0.1")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    for name in ("ca", "self"):
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.crt",
+                "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1")  # fmt: skip
+    for name in ("server", "client"):
+        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
+                "-subj", f"/CN={name}")  # fmt: skip
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
+                "-out", f"{name}.crt", "-days", "2", "-extfile", "san")  # fmt: skip
+    return folder
