@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from taskgate.checks import Check
 from taskgate.contract.connection import DURABILITY_SETTINGS, durability
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.contract.models import WorkerInfo
@@ -13,13 +14,6 @@ from taskgate.embedded import Embedded
 from taskgate.settings import Settings
 
 WITHIN_S = 0.5
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One reason to be ready, or not."""
-
-    ok: bool
-    detail: str
 
 
 class Readiness:

@@ -17,6 +17,7 @@ from app.status import matches
 from app.stream import open_stream
 from app.told import From
 from app.view import encode
+from taskgate.checks import lines
 from taskgate.contract.models import Mark
 from taskgate.contract.states import Status
 from taskgate.metrics import CONTENT_TYPE
@@ -227,11 +228,16 @@ async def livez() -> Response:
 
 
 @router.get("/readyz", tags=["service"], summary="Whether tasks are accepted, kept and worked on")
-async def readyz(parts: Parts) -> Response:
+async def readyz(
+    parts: Parts, verbose: Annotated[str | None, Query(description="a line of text for each check")] = None
+) -> Response:
     """`503` when any check is not ok; each is named with what was found."""
     checks = await parts.readiness.checks()
     ready = all(check.ok for check in checks.values())
-    return _json({"status": "ready" if ready else "not ready", "checks": checks}, 200 if ready else 503)
+    status = 200 if ready else 503
+    if verbose is not None:
+        return Response(lines(checks), status, {"Cache-Control": "no-store"}, "text/plain; charset=utf-8")
+    return _json({"status": "ready" if ready else "not ready", "checks": checks}, status)
 
 
 @router.get(

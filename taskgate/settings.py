@@ -154,14 +154,17 @@ class Settings(BaseModel):
         (), description="origins (https://app.example) of pages that may call the gateway, comma-separated"
     )
     strict: bool = Field(False, description="refuse to start on a Redis that may lose or evict")
+    worker_health_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="port of a supervisor's health and metrics, on TASKGATE_HOST; 0 picks a free one",
+    )
     log_format: Literal["auto", "json", "ecs", "console"] = Field(
         "auto", description="auto: console on a terminal, else JSON; ecs: JSON with the names of Elastic"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level logged")
     access_log: bool = Field(False, description="a log line for every request but probes")
-    trace_parent: bool = Field(
-        False, description="an attempt's span is a child of its submission's, not only linked with it"
-    )
     trace_parent: bool = Field(
         False, description="an attempt's span is a child of its submission's, not only linked with it"
     )

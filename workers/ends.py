@@ -10,6 +10,7 @@ from taskgate.contract.models import Finish, HandBack
 from taskgate.settings import Settings
 from workers import endings
 from workers.holdings import Holding, Holdings
+from workers.metrics import Metrics
 from workers.outbox import Outbox
 from workers.run_times import RunTimes
 from workers.telemetry import Telemetry
@@ -32,6 +33,7 @@ class Ends:
         handlers: Mapping[str, HandlerInfo],
         worker_id: str,
         traces: AttemptTraces | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._holdings = holdings
         self._outbox = outbox
@@ -39,6 +41,7 @@ class Ends:
         self._handlers = handlers
         self._worker_id = worker_id
         self._traces = traces
+        self._metrics = metrics or Metrics()
         self._retention_ms = settings.retention_s * 1000
         self._dead_retention_ms = settings.dead_retention_s * 1000
         self.stale_writes = 0
@@ -120,11 +123,13 @@ class Ends:
         if self._traces is not None:
             self._traces.ended(holding, status)
         why = {"error_kind": endings.kind_of(item.error)} if item.error else {}
+        self._metrics.ended(holding.task, status, run_ms=run_ms, error_kind=why.get("error_kind"))
         log.info("attempt finished", outcome=status, duration_ms=run_ms, **why, **self.facts(holding))
 
     def _handed_back(self, holding: Holding, reason: str, status: str) -> None:
         if self._traces is not None:
             self._traces.ended(holding, status)
+        self._metrics.handed_back.add(reason)
         log.debug("handed back", reason=reason, outcome=status, **self.facts(holding))
 
 

@@ -13,6 +13,7 @@ from workers.claims import FRESH
 from workers.ends import Ends
 from workers.holdings import Holding, Holdings
 from workers.memory import MemoryWatch
+from workers.metrics import Metrics
 from workers.pool import Pool
 from workers.slot import boot_ns
 from workers.stops import Stops
@@ -45,6 +46,7 @@ class HandOver:
         types: Mapping[str, TypeInfo],
         handlers: Mapping[str, HandlerInfo],
         traces: AttemptTraces | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._pools = pools
         self._holdings = holdings
@@ -55,6 +57,7 @@ class HandOver:
         self._types = types
         self._handlers = handlers
         self._traces = traces
+        self._metrics = metrics or Metrics()
         self._watched: set[ChildProcess] = set()
         """Children in whose socket something may lie unread."""
         self._silent: WeakKeyDictionary[ChildProcess, tuple[int, int]] = WeakKeyDictionary()
@@ -94,6 +97,7 @@ class HandOver:
             self._memory.watch(holding, child)
             self._watch(child)
             given.append(holding)
+            self._metrics.starts(task)
         self._stops.arm(*given)
 
     def take_back(self, child: ChildProcess) -> None:

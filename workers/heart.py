@@ -12,6 +12,7 @@ from taskgate.contract.models import BeatAnswer, BeatValue, Held, Served, Worker
 from taskgate.contract.store import Store
 from workers.background import Background
 from workers.lease import Lease
+from workers.metrics import Metrics
 from workers.slot import boot_ns
 from workers.watch import Watch
 
@@ -44,7 +45,15 @@ class Heart:
     """
 
     def __init__(
-        self, store: Store, lease: Lease, speaker: Speaker, *, worker_id: str, lease_s: float, shares: str = ""
+        self,
+        store: Store,
+        lease: Lease,
+        speaker: Speaker,
+        *,
+        worker_id: str,
+        lease_s: float,
+        shares: str = "",
+        metrics: Metrics | None = None,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -57,6 +66,9 @@ class Heart:
         self._background = Background()
         self._trimmed_s = time.monotonic()
         self._silent_since_s: float | None = None
+        self._metrics = metrics or Metrics()
+        self.answered_s = float("-inf")
+        """When the last beat was sent that was answered, by the monotonic clock."""
         self._said_s = 0.0
 
     def now(self) -> None:
@@ -72,7 +84,11 @@ class Heart:
         due = time.monotonic()
         while True:
             self._wake.clear()
+            sent_s = time.monotonic()
+            self._metrics.late_beats.observe(max(0.0, sent_s - due))
             if await self.beat():
+                self.answered_s = sent_s
+                self._metrics.beats.observe(time.monotonic() - sent_s)
                 due = self._next_turn()
                 self._trim_in_turn()
             else:

@@ -25,6 +25,7 @@ from workers.handover import HandOver
 from workers.holdings import Holding, Holdings
 from workers.lease import Lease
 from workers.memory import MemoryWatch
+from workers.metrics import Metrics
 from workers.orphans import Orphans
 from workers.outbox import Outbox
 from workers.output import Captured
@@ -64,8 +65,10 @@ class Runner:
         on_room: Callable[[], None],
         on_types: Callable[[], None],
         traces: Traces | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._settings = settings
+        self._metrics = metrics or Metrics()
         self._store = store
         self._lease = lease
         self._guard = guard
@@ -98,6 +101,7 @@ class Runner:
             stall_after_s=settings.stall_after_s,
             stale=self._stale,
             stalled=self.stacks.stalled,
+            metrics=self._metrics,
         )
         spans = None if traces is None else AttemptTraces(traces, worker_id=worker_id, below=settings.trace_parent)
         self.ends = Ends(
@@ -108,8 +112,11 @@ class Runner:
             handlers=self.handlers,
             worker_id=worker_id,
             traces=spans,
+            metrics=self._metrics,
         )
-        self._stops = Stops(self.holdings, self.stacks, self.ends.facts, paused_ns=lease.paused_ns)
+        self._stops = Stops(
+            self.holdings, self.stacks, self.ends.facts, paused_ns=lease.paused_ns, metrics=self._metrics
+        )
         self.handover = HandOver(
             self.pools,
             self.holdings,
@@ -120,6 +127,7 @@ class Runner:
             types=self.types,
             handlers=self.handlers,
             traces=spans,
+            metrics=self._metrics,
         )
 
     def _pool(self, kind: Kind, size: int, slots: int, *, alone: bool = False) -> Pool:
@@ -164,6 +172,7 @@ class Runner:
         if holding is None or holding.task.epoch != epoch or holding.ending or holding.lost:
             return
         holding.lost = True
+        self._metrics.killed("lost")
         self.ends.stale_writes += 1
         log.warning("attempt is lost", **self.ends.facts(holding))
         if holding.child is None:
@@ -333,6 +342,7 @@ class Runner:
         self.handover.take_back(child)
         held = [found for seq in sorted(child.outstanding) if (found := self.holdings.of(child, seq)) is not None]
         if held:
+            self._metrics.deaths.add("exit" if how.signal is None else endings.signal_name(how.signal))
             log.warning("child died", pid=child.pid, exit_code=how.code, signal=how.signal, tasks=len(held))
         oom = self._oom_kills.recent()
         verdict = judge(child, held, how, paused=self._guard.paused)
@@ -357,6 +367,8 @@ class Runner:
             self.ends.finish(holding, "canceled", progress=self._shown(holding, progress), effort=effort)
             return
         kind, message = endings.cause_of_death(holding, child, how, oom=oom, lease=self._guard.paused)
+        if kind is ErrorKind.LEASE or (kind is ErrorKind.MEMORY and not child.killed):
+            self._metrics.killed("lease" if kind is ErrorKind.LEASE else "kernel_memory")
         stack = self.stacks.of_death(holding, child, how)
         self.ends.finish(
             holding,

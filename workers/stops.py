@@ -11,6 +11,7 @@ from taskgate.contract.states import ErrorKind
 from workers import endings
 from workers.children import ChildProcess, StopReason
 from workers.holdings import Holding, Holdings
+from workers.metrics import Metrics
 from workers.slot import boot_ns
 from workers.stacks import KILL_S, Stacks
 
@@ -33,11 +34,13 @@ class Stops:
         facts: Callable[[Holding], dict[str, Any]],
         *,
         paused_ns: Callable[[], int],
+        metrics: Metrics | None = None,
     ) -> None:
         self._holdings = holdings
         self._stacks = stacks
         self._facts = facts
         self._paused_ns = paused_ns
+        self._metrics = metrics or Metrics()
         self._loop = asyncio.get_running_loop()
 
     def arm(self, *holdings: Holding) -> None:
@@ -83,6 +86,7 @@ class Stops:
     def killed(self, holding: Holding, reason: str) -> None:
         """Its child is about to be killed because of it."""
         holding.killed = True
+        self._metrics.killed(reason)
         holding.events.append(endings.killed_event(reason))
 
     def over_memory(self, holding: Holding, rss_bytes: int, left_s: float) -> None:

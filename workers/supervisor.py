@@ -14,6 +14,7 @@ import structlog
 import uvloop
 
 from taskgate import tracing
+from taskgate.checks import Check
 from taskgate.contract import keys, logs
 from taskgate.contract.connection import connect
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
@@ -33,8 +34,11 @@ from workers.guard_client import GuardClient
 from workers.heart import Heart
 from workers.inbox import Inbox
 from workers.lease import Lease
+from workers.metrics import Metrics
 from workers.outbox import Outbox
+from workers.port import Port
 from workers.runner import Runner
+from workers.slot import boot_ns
 from workers.unserved import Unserved
 
 log = structlog.get_logger()
@@ -62,6 +66,7 @@ class Supervisor:
         self._outbox = Outbox(self._store, self.id, self._lease)
         self._agenda = Agenda(self._store, self._lease)
         self._traces = tracing.start("worker")
+        self._metrics = Metrics()
         self._runner = Runner(
             settings,
             self._store,
@@ -73,6 +78,7 @@ class Supervisor:
             on_room=self._on_room,
             on_types=self._on_types,
             traces=self._traces,
+            metrics=self._metrics,
         )
         tenants = _shares(settings)
         self._claims = Claims(
@@ -93,7 +99,17 @@ class Supervisor:
             after_s=settings.unknown_type_after_s,
             served=lambda: self._served,
         )
-        self._heart = Heart(beating, self._lease, self, worker_id=self.id, lease_s=settings.lease_s, shares=tenants)
+        self._heart = Heart(
+            beating,
+            self._lease,
+            self,
+            worker_id=self.id,
+            lease_s=settings.lease_s,
+            shares=tenants,
+            metrics=self._metrics,
+        )
+        wants_port = settings.worker_health_port is not None
+        self._port = Port(settings, checks=self._checks, metrics=self._told_metrics) if wants_port else None
         self._lease.on_silent = self._heart.now
         self._inbox = Inbox(
             self._clients[0],
@@ -139,6 +155,8 @@ class Supervisor:
             self._unserved.run(),
             self._inbox.run(),
             self._runner.telemetry.run(),
+            self._metrics.vitals.run(),
+            *([] if self._port is None else [self._port.run()]),
         ]
         parts = [asyncio.ensure_future(each) for each in work]
         for pool in self._runner.pools.values():
@@ -233,6 +251,38 @@ class Supervisor:
             run_ms=run_ms,
             slots={name: slots for name in run_ms if (slots := runner.slots(name))},
             left_behind=dict(sum((pool.left_behind for pool in runner.pools.values()), Counter())),
+        )
+
+    @property
+    def _consumes(self) -> bool:
+        """Whether it claims what there is room for."""
+        return (
+            self._state == "ready"
+            and bool(self._served)
+            and self._guard.alive
+            and self._lease.holds
+            and self._lease.contact.is_set()
+        )
+
+    def _checks(self) -> dict[str, Check]:
+        """What `GET /readyz` of its own port looks at."""
+        pools = self._runner.pools.values()
+        ready = sum(child.ready and child.exit is None for pool in pools for child in pool.children)
+        age_s = time.monotonic() - self._heart.answered_s
+        return {
+            "consuming": Check(self._consumes, self._state if self._served else "no task types yet"),
+            "beat": Check(self._lease.holds, f"answered {age_s:.1f} s ago; lease {self._settings.lease_s:g} s"),
+            "guard": Check(self._guard.alive, "alive" if self._guard.alive else "down"),
+            "children": Check(ready > 0, f"{ready} ready, {sum(pool.size for pool in pools)} wanted"),
+        }
+
+    def _told_metrics(self) -> bytes:
+        return self._metrics.text(
+            self._runner,
+            consuming=self._consumes,
+            guard=self._guard.alive,
+            lease_s=(self._lease.deadline_ns - boot_ns()) / 1e9,
+            beat_age_s=time.monotonic() - self._heart.answered_s,
         )
 
     def heard(self, partition: int, answer: BeatAnswer) -> None:

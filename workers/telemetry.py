@@ -15,6 +15,7 @@ from taskgate.contract.states import Health
 from workers import health
 from workers.children import ChildProcess
 from workers.holdings import Holding, Holdings
+from workers.metrics import Metrics
 from workers.outbox import Outbox
 from workers.procstat import waited_ms
 from workers.slot import Progress, Sample, TaskSample, boot_ns
@@ -71,6 +72,7 @@ class Telemetry:
         stall_after_s: float,
         stale: Callable[[Holding], None],
         stalled: Callable[[Holding], None] = lambda _: None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._holdings = holdings
         self._outbox = outbox
@@ -80,6 +82,7 @@ class Telemetry:
         self._stall_after_ms = stall_after_s * 1000
         self._stale = stale
         self._stalled = stalled
+        self._metrics = metrics or Metrics()
         self._tracks: dict[ChildProcess, Track] = {}
         self._told: dict[Holding, _Told] = {}
 
@@ -102,6 +105,7 @@ class Telemetry:
     def gone(self, child: ChildProcess) -> None:
         track = self._tracks.pop(child, None)
         if track is not None:
+            self._metrics.measured(child.spec.pool, track)
             track.close()
 
     def ended(self, holding: Holding, *, run_cpu_ms: int | None = None, gc_ms: int | None = None) -> bytes:
@@ -145,6 +149,7 @@ class Telemetry:
     def _look(self, child: ChildProcess) -> None:
         track, sample = self._track(child), child.sample()
         track.look(sample, paused=self._paused())
+        self._metrics.measured(child.spec.pool, track, sample)
         running = self._holdings.of(child, sample.running)
         if track.numbers is not None and running is not None:
             running.rss_peak = max(running.rss_peak, track.numbers.rss_bytes)

@@ -28,6 +28,8 @@ class Track:
         self._looked_ns = 0
         self._quiet_from_ns = 0
         """Whoever says nothing is not silent from before that: then nobody listened, or he could not speak."""
+        self.counted = (0, 0, 0)
+        """CPU time (ms), waits for a CPU (ms) and collector's pauses (ns) of the child that the metrics hold."""
         self._helpers = (0, 0)
         """CPU time of what it has started, and when that was asked for."""
 

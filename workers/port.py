@@ -1,0 +1,145 @@
+"""The supervisor's own port: whether it lives, whether it works, and what it counts. A few answers, no framework."""
+
+import asyncio
+import hmac
+import socket
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import httptools
+import structlog
+
+from taskgate import checks
+from taskgate.checks import Check
+from taskgate.metrics import CONTENT_TYPE
+from taskgate.settings import Settings, SettingsError
+
+log = structlog.get_logger()
+
+WITHIN_S = 10.0
+"""From a connection to its answer; each has one."""
+
+MOST = 64
+"""Connections at a time: probes and a Prometheus or two."""
+
+MAX_HEAD_BYTES = 16 * 1024
+
+
+class Answer(NamedTuple):
+    status: HTTPStatus
+    body: bytes = b""
+    content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[str, ...] = ()
+
+
+class _Request:
+    """What httptools finds in it."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.whole = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self.whole = True
+
+
+class Port:
+    """Listens from its construction on; `run` answers until cancelled."""
+
+    def __init__(
+        self, settings: Settings, *, checks: Callable[[], Mapping[str, Check]], metrics: Callable[[], bytes]
+    ) -> None:
+        """
+        Raises:
+            SettingsError: the address is taken, or none of this machine's.
+        """
+        self._checks = checks
+        self._metrics = metrics
+        self._key = None if settings.api_key is None else settings.api_key.get_secret_value().encode()
+        self._open = 0
+        try:
+            family = socket.getaddrinfo(settings.host, settings.worker_health_port, type=socket.SOCK_STREAM)[0][0]
+            self._socket = socket.create_server((settings.host, settings.worker_health_port or 0), family=family)
+        except OSError as error:
+            where = f"{settings.host}:{settings.worker_health_port}"
+            raise SettingsError(f"TASKGATE_WORKER_HEALTH_PORT: {where}: {error.strerror}") from None
+
+    async def run(self) -> None:
+        server = await asyncio.start_server(self._serve, sock=self._socket, limit=MAX_HEAD_BYTES)
+        host, port = self._socket.getsockname()[:2]
+        log.info("worker health listens", url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        try:
+            await server.serve_forever()
+        finally:
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= MOST:
+                async with asyncio.timeout(WITHIN_S):
+                    await self._answer(reader, writer)
+        except (TimeoutError, OSError):
+            pass  # whoever asked has gone, or never asked
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = _Request()
+        parser = httptools.HttpRequestParser(request)
+        try:
+            parser.feed_data(await reader.readuntil(b"\r\n\r\n"))
+            found = self._of(parser.get_method().decode(), request)
+        except (httptools.HttpParserError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+            found = Answer(HTTPStatus.BAD_REQUEST)
+        status, body, content_type, headers = found
+        head = [
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"content-type: {content_type}",
+            f"content-length: {len(body)}",
+            "cache-control: no-store",
+            "connection: close",
+            *headers,
+        ]
+        writer.write("\r\n".join([*head, "", ""]).encode() + (b"" if parser.get_method() == b"HEAD" else body))
+        await writer.drain()
+
+    def _of(self, method: str, request: _Request) -> Answer:
+        url = urlsplit(request.url.decode())
+        if method not in ("GET", "HEAD"):
+            return Answer(HTTPStatus.METHOD_NOT_ALLOWED, headers=("allow: GET, HEAD",))
+        match url.path:
+            case "/livez" | "/healthz":
+                return Answer(HTTPStatus.OK, b"ok\n")
+            case "/readyz":
+                return self._ready(verbose=url.query.startswith("verbose"))
+            case "/metrics":
+                return self._refusal(request) or Answer(HTTPStatus.OK, self._metrics(), CONTENT_TYPE)
+        return Answer(HTTPStatus.NOT_FOUND)
+
+    def _ready(self, *, verbose: bool) -> Answer:
+        found = self._checks()
+        ready = all(check.ok for check in found.values())
+        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+        if verbose:
+            return Answer(status, checks.lines(found))
+        return Answer(status, checks.json(found), "application/json")
+
+    def _refusal(self, request: _Request) -> Answer | None:
+        """Numbers are for whoever has the bootstrap key, where there is one."""
+        if self._key is None:
+            return None
+        scheme, _, key = request.headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), self._key):
+            return None
+        return Answer(HTTPStatus.UNAUTHORIZED, headers=('www-authenticate: Bearer realm="taskgate"',))
