@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 IN_ENV := tools/setup.sh --
 
-.PHONY: setup demo run test test-all lint loadtest bench mutations chaos schema
+.PHONY: setup demo run test test-all lint loadtest bench mutations chaos schema audit
 
 setup: ## build the environment, if anything it is made from has changed
 	@tools/setup.sh
@@ -20,8 +20,8 @@ test-all: ## all tests; needs redis-server, nginx, chromium, strace and faketime
 	@tools/need.sh redis-server nginx chromium strace faketime openssl
 	@$(IN_ENV) python -m pytest -n 3 --dist worksteal $(ARGS)
 
-lint: ## ruff and mypy over everything; each is run, whatever the others find
-	@$(IN_ENV) bash -c 'failed=0; for check in "ruff check ." "ruff format --check ." mypy; do $$check || failed=1; done; exit $$failed'
+lint: ## ruff and mypy over everything, bandit over what is installed; each is run, whatever the others find
+	@$(IN_ENV) bash -c 'failed=0; for check in "ruff check ." "ruff format --check ." mypy "bandit -q -c pyproject.toml -r taskgate app workers"; do $$check || failed=1; done; exit $$failed'
 
 loadtest: ## users that submit, poll and stream, against a service of their own
 	@tools/setup.sh load -- python -m loadtest.run $(ARGS)
@@ -34,6 +34,9 @@ mutations: ## break a copy of the code in every way of tests/mutations/mutations
 
 chaos: ## random faults under load, and whether every promise was kept: ARGS="--minutes 3 --seed S"
 	@$(IN_ENV) python -m loadtest.chaos $(ARGS)
+
+audit: ## known vulnerabilities of the pinned dependencies, where OSV can be asked
+	@$(IN_ENV) tools/audit.sh $(ARGS)
 
 schema: ## Schemathesis: what the OpenAPI document says is what is answered: ARGS="--max-examples 200"
 	@$(IN_ENV) tools/schemathesis.sh $(ARGS)

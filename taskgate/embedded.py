@@ -122,7 +122,8 @@ def _short(path: Path) -> Path:
     """
     known = hashlib.sha256(os.fsencode(path.parent.resolve())).hexdigest()[:16]
     private = Path(f"taskgate-{os.getuid()}-{known}", path.name)
-    places = [path, *(Path(folder) / private for folder in (tempfile.gettempdir(), "/tmp") if Path(folder).is_dir())]
+    temporary = (tempfile.gettempdir(), "/tmp")  # nosec B108 # only with a folder in it that is ours alone
+    places = [path, *(Path(folder) / private for folder in temporary if Path(folder).is_dir())]
     short = [place for place in places if len(os.fsencode(place)) <= _LONGEST_PATH]
     if not short:
         raise EmbeddedError(
