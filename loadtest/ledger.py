@@ -9,11 +9,12 @@ FINAL = frozenset({"succeeded", "failed", "canceled", "expired"})
 EXPECTED = {
     "submit": frozenset({202, 429}),
     "status": frozenset({200}),
+    "again": frozenset({200, 410}),
     "result": frozenset({200}),
     "events": frozenset({200, 429}),
     "cancel": frozenset({200, 202, 409}),
 }
-"""Of a healthy service, by what the users do; 409: it had ended before."""
+"""Of a healthy service, by what the users do; 409: it had ended before. 410: it had, and has been purged since."""
 
 PATIENCE_S = 60.0
 """Who has obeyed every Retry-After for so long must be in."""

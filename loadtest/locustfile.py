@@ -33,6 +33,9 @@ _SUBMIT_HEADERS = {"Content-Type": "application/json"}
 
 _WITHIN_S = 60
 """No task of these users may take longer, waiting included."""
+_SETTLED_S = 20
+_AGAIN = 1000
+"""Ended tasks, of all, that are read once more after the last user."""
 _BURST = 10
 _FAILS = 0.05
 _STEP_S = 0.05
@@ -188,16 +191,24 @@ class Shape(LoadTestShape):
         return None if users is None else (users, _MOST_A_SECOND)
 
 
-def poll(client: Any, task_id: str) -> str | None:
+def poll(client: Any, task_id: str, *, within_s: float = _WITHIN_S) -> str | None:
     """Read until final, as often as the answers say. The end, or None when it did not come in time."""
-    deadline = time.monotonic() + _WITHIN_S
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         answer = call(client, "status", "GET", f"/tasks/{task_id}")
         seen = answer.json() if answer.status == 200 else None
         if seen and LEDGER.saw(task_id, seen["status"]):
             return str(seen["status"])
+        if answer.status == 404:
+            return None  # is told by the ledger; it will not come back
         gevent.sleep((seen["poll_after_ms"] if seen else 1000) / 1000)
     return None
+
+
+def read_again(client: Any, task_id: str) -> None:
+    answer = call(client, "again", "GET", f"/tasks/{task_id}")
+    if answer.status == 200:
+        LEDGER.saw(task_id, answer.json()["status"])
 
 
 def _submission(body: bodies.Body, *, steps: int, fails: bool) -> bytes:
@@ -231,10 +242,12 @@ def _count_users(environment: Environment, **_: Any) -> None:
 
 @events.test_stop.add_listener
 def _settle(environment: Environment, **_: Any) -> None:
-    """After the last user: what nobody saw end must end now."""
+    """After the last user: what nobody saw end must end now, and what has ended must still be so."""
     session = FastHttpSession(environment.host, environment.events.request, None, headers=_HEADERS)
-    pool = Pool(20)
-    pool.map(lambda task_id: poll(session, task_id), LEDGER.open())
+    pool = Pool(10)
+    pool.map(lambda task_id: poll(session, task_id, within_s=_SETTLED_S), LEDGER.open())
+    ended = [task_id for task_id, task in LEDGER.tasks.items() if task.end is not None]
+    pool.map(lambda task_id: read_again(session, task_id), random.sample(ended, min(_AGAIN, len(ended))))
     limits = Limits(
         accepted_ms=float(os.environ.get("LOADTEST_P99_MS", "0")),
         age_ms=float(os.environ.get("LOADTEST_AGE_MS", "0")),
