@@ -8,6 +8,7 @@ import pytest
 
 from app.cors import METHODS
 from app.door import Door
+from taskgate.contract.store import Store
 from tests.api.conftest import Served, Worker, client_of, submit
 from tests.cli.conftest import Cli, cli
 
@@ -163,3 +164,26 @@ async def test_other_servers_answer_with_the_headers_of_protection_too(http: htt
     for path in ("/livez", "/tasks/x", "/docs", "/nope", "/tasks"):
         headers = (await http.get(path)).headers
         assert {name: headers.get_list(name) for name in PROTECTION} == {k: [v] for k, v in PROTECTION.items()}
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [None, "text/plain", "text/plain;a=b+json", "application/x-www-form-urlencoded", "multipart/form-data;x=y"],
+)
+async def test_no_page_changes_anything_by_a_request_that_browsers_do_not_ask_about(
+    gateway_of: Callable[..., Door], worker: Worker, live_store: Store, media_type: str | None
+) -> None:
+    """Without a key, on loopback: who knows no id can send only what Fetch calls simple."""
+    headers = {"Origin": OTHER, "Sec-Fetch-Site": "cross-site"} | (
+        {} if media_type is None else {"Content-Type": media_type}
+    )
+    async with client_of(gateway_of()) as http:
+        document = (await http.get("/openapi.json")).json()
+        posts = [path for path, one in document["paths"].items() if "post" in one and "{" not in path]
+        for path in posts:
+            for body in (b'{"type":"echo","payload":{"text":"x"}}', b'{"filter":{}}', b"{}", b""):
+                answer = await http.post(path, content=body, headers=headers)
+                assert 400 <= answer.status_code < 500, (path, answer.text)
+
+    assert {"/tasks", "/dead-letters/redrive"} <= set(posts)
+    assert await live_store.usage(0) == {}
