@@ -24,7 +24,7 @@ class _Policy(NamedTuple):
 
 
 class _Leavable:
-    """Who waits for it can leave at any moment, and who closes it does not wait.
+    """Who waits for it can leave at any moment, who closes it does not wait, and what breaks it is a ConnectionError.
 
     redis-py sends under asyncio.wait_for, which on Python 3.11 loses a cancel that comes as the send ends: a supervisor
     asked to stop would wait for ever for a part that goes on. And it raises when closing takes long on a busy machine.
@@ -33,7 +33,11 @@ class _Leavable:
     async def send_packed_command(self, *args: Any, **options: Any) -> None:
         task = asyncio.current_task()
         before = task.cancelling() if task else 0
-        await super().send_packed_command(*args, **options)  # type: ignore[misc]
+        try:
+            await super().send_packed_command(*args, **options)  # type: ignore[misc]
+        except RuntimeError as error:
+            # uvloop's word for a connection that was reset since the last reply: redis-py knows asyncio's alone.
+            raise redis.ConnectionError(str(error)) from error
         if task and task.cancelling() > before:
             await self.disconnect()
             raise asyncio.CancelledError

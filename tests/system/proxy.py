@@ -1,11 +1,15 @@
 """A link that can fail: a TCP proxy on loopback before a server's unix socket."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 _BYTES = 1 << 16
+_DROP = struct.pack("ii", 1, 0)
+"""SO_LINGER: closing sends a reset."""
 
 
 class Proxy:
@@ -42,9 +46,11 @@ class Proxy:
     def thaw(self) -> None:
         self._flows.set()
 
-    def cut(self) -> None:
-        """Break every connection; new ones are taken."""
+    def cut(self, *, reset: bool = False) -> None:
+        """Break every connection; new ones are taken. `reset`: with a word to the client that all is over."""
         for writer in list(self._links):
+            if reset and (found := writer.get_extra_info("socket")).family == socket.AF_INET:
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP)
             writer.transport.abort()
 
     def swallow(self) -> None:

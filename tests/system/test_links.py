@@ -31,7 +31,7 @@ async def _hiccup(link: Proxy, rng: random.Random) -> None:
 
 async def _cut(link: Proxy, rng: random.Random) -> None:
     for _ in range(rng.randint(1, 5)):
-        link.cut()
+        link.cut(reset=rng.random() < 0.5)
         await asyncio.sleep(rng.uniform(0, 0.1))
 
 
