@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
 from app.cors import METHODS
 from app.door import Door
@@ -106,10 +107,12 @@ async def test_a_fault_of_ours_can_be_read_too(door: Door, worker: Worker, monke
 
     monkeypatch.setattr(door.gateway, "status", fails)
     monkeypatch.setattr(door.gateway.store, "workers", fails)
-    async with client_of(door) as http:
-        for path in ("/tasks/x", "/workers"):
-            answer = await http.get(path, headers={"Origin": PAGE})
-            assert (answer.status_code, allowed_origin(answer)) == (500, PAGE)
+    with structlog.testing.capture_logs() as logged:
+        async with client_of(door) as http:
+            for path in ("/tasks/x", "/workers"):
+                answer = await http.get(path, headers={"Origin": PAGE})
+                assert (answer.status_code, allowed_origin(answer)) == (500, PAGE)
+    assert [one["log_level"] for one in logged].count("error") == 2
 
 
 async def test_without_origins_no_page_may_anything(gateway_of: Callable[..., Door], worker: Worker) -> None:

@@ -18,8 +18,6 @@ from tests.tls import certificates, lasting_port
 
 __all__ = ["certificates"]
 
-pytestmark = pytest.mark.full
-
 USER = "taskgate"
 PASSWORD = "s3cret-pass"
 
@@ -92,6 +90,7 @@ async def nothing_was_refused(rig: Rig) -> None:
         assert [line for line in log.splitlines() if json.loads(line)["level"] == "error"] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["valkey", "redis-server"])
 async def test_a_user_who_may_what_is_documented_runs_the_whole_service_by_unix_socket(
     kind: str, own_server: Server, tmp_path: Path
@@ -127,6 +126,7 @@ async def test_that_user_may_nothing_else(kind: str, own_server: Server) -> None
                 client.execute_command(*command)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["redis-server"])
 async def test_the_whole_service_by_tls_where_both_show_a_certificate_and_the_server_comes_back(
     kind: str, own_server: Server, certificates: Path, tmp_path: Path
