@@ -16,8 +16,9 @@ from uvicorn.server import ServerState
 from app import accepted, envelope
 from app.door import Door
 from app.gateway import Gateway
+from app.metrics import Metrics
 from app.protocol import Connection
-from app.reply import Caller, Reply
+from app.reply import PROTECTION, Caller, Reply
 from loadtest import client, store_cost
 from loadtest.measures import Run, Sizes, Watch
 from loadtest.services import NOOP, Running, Service
@@ -149,9 +150,9 @@ async def _wire_us(request: bytes, answer: Reply, calls: int) -> float:
     settings = SimpleNamespace(
         api_key=None, tenant_header=None, max_body_bytes=1 << 20, access_log=False, cors_origins=()
     )
-    saying = SimpleNamespace(settings=settings, draining=False, submit=say, status=say)
+    saying = SimpleNamespace(settings=settings, draining=False, submit=say, status=say, metrics=Metrics(set()))
     state = ServerState()
-    state.default_headers = [(b"date", b"Mon, 30 Nov 2026 00:00:00 GMT")]
+    state.default_headers = [(b"date", b"Mon, 30 Nov 2026 00:00:00 GMT"), *PROTECTION]
     config = SimpleNamespace(loaded_app=Door(cast(Gateway, saying), cast(Any, None)))
     connection = Connection(cast(Any, config), state, {})
     wire = _Wire()
