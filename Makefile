@@ -16,8 +16,8 @@ run: ## the service in the foreground until Ctrl-C
 test: ## what needs Python alone
 	@$(IN_ENV) python -m pytest -n 3 --dist worksteal -m "not full" $(ARGS)
 
-test-all: ## all tests; needs redis-server, nginx, chromium, strace and faketime
-	@tools/need.sh redis-server nginx chromium strace faketime openssl
+test-all: ## all tests; needs redis-server, nginx, chromium, strace, faketime, openssl and systemd-analyze
+	@tools/need.sh redis-server nginx chromium strace faketime openssl systemd-analyze
 	@$(IN_ENV) python -m pytest -n 3 --dist worksteal $(ARGS)
 
 lint: ## ruff and mypy over everything, bandit over what is installed; each is run, whatever the others find

@@ -129,8 +129,8 @@ def doctor(
 ) -> None:
     """Check this machine and the Redis, and say what to do.
 
-    Against the settings given: kernel, limits, disk, Redis policy, persistence and connections.
-    Exit code 1 when something fails.
+    Against the settings given: kernel, limits, disk, Redis policy, persistence and connections, and the production
+    checklist of docs/operations.md; LOOK is for what cannot be seen from here. Exit code 1 when something fails.
 
     Examples:
 

@@ -12,6 +12,8 @@ class Level(StrEnum):
     """Works, but not as well or as safely as it could."""
     FAIL = "FAIL"
     """A promise would be broken, or it would not start."""
+    LOOK = "LOOK"
+    """Cannot be seen from here: somebody has to look."""
 
 
 class Finding(NamedTuple):

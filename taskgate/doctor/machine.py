@@ -20,13 +20,13 @@ _LEAST_DISK_BYTES = 64 * 1024**2
 
 
 def machine(settings: Settings) -> list[Finding]:
-    handlers, limits_mb = declared(settings.handlers)
+    handlers = declared(settings.handlers)
     return [
         *_system(),
         *_descriptors(settings),
         *_memory(settings),
-        handlers,
-        *_worst_case(settings, limits_mb),
+        handlers.loaded,
+        *_worst_case(settings, handlers.limits_mb),
         *_processors(settings),
     ]
 

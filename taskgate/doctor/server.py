@@ -3,16 +3,20 @@
 import asyncio
 import os
 import ssl
+import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import SecretStr
+from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from taskgate.contract.connection import DURABILITY_SETTINGS, Durability, connect, durability
 from taskgate.contract.errors import TaskgateError
 from taskgate.contract.store import Store
 from taskgate.doctor.finding import Finding, Level, judge, mib
+from taskgate.doctor.kernel import redis_is_here
 from taskgate.doctor.machine import disk
 from taskgate.embedded import Embedded, EmbeddedError
 from taskgate.footprint import waiting_bytes
@@ -20,6 +24,8 @@ from taskgate.settings import Settings, SettingsError
 from taskgate.sizing import gateway_connections, supervisor_connections
 
 _OLDEST = (7, 0)
+_UPKEEP_SETTINGS = ("auto-aof-rewrite-percentage", "dir")
+_CLOCKS_APART_S = 1.0
 _TLS_FAILS = (ssl.SSLError, FileNotFoundError, PermissionError, ConnectionResetError)
 """Not trusted, no such certificate here; and a server that misses ours may hang up before it has said so."""
 
@@ -27,6 +33,9 @@ _TLS_FAILS = (ssl.SSLError, FileNotFoundError, PermissionError, ConnectionResetE
 class _Server(NamedTuple):
     info: Mapping[str, Any]
     durability: Durability
+    config: Mapping[str, str]
+    ahead_s: float
+    """Of this machine's clock, at least; negative: behind it."""
 
 
 def embedded(settings: Settings) -> list[Finding]:
@@ -64,7 +73,8 @@ def _folder(valkey: Embedded) -> Finding:
     )
 
 
-def server(settings: Settings) -> list[Finding]:
+def server(settings: Settings, *, with_disk: bool = False) -> list[Finding]:
+    """`with_disk`: also where it keeps its files, if that is on this machine."""
     try:
         found = asyncio.run(_ask(settings))
     except SettingsError as error:
@@ -76,7 +86,9 @@ def server(settings: Settings) -> list[Finding]:
         _eviction(found, settings),
         *_room(found.info, settings),
         *_persistence(found, settings),
+        *_upkeep(found),
         _clients(found.info, settings),
+        *(_disk(found, settings) if with_disk else ()),
     ]
 
 
@@ -107,9 +119,21 @@ async def _ask(settings: Settings) -> _Server:
             info = await client.info()
         except NoPermissionError:
             info = {}
-        return _Server(info, durability(await Store(client).server_config(*DURABILITY_SETTINGS)))
+        config = await Store(client).server_config(*DURABILITY_SETTINGS, *_UPKEEP_SETTINGS)
+        return _Server(info, durability(config), config or {}, await _ahead_s(client))
     finally:
         await client.aclose()
+
+
+async def _ahead_s(client: Redis) -> float:
+    """How far Redis' clock is ahead of ours; what the question itself may have taken is not counted."""
+    before = time.time()
+    try:
+        seconds, micros = await client.time()
+    except NoPermissionError:
+        return 0.0
+    after, theirs = time.time(), seconds + micros / 1e6
+    return max(theirs - after, 0.0) or min(theirs - before, 0.0)
 
 
 def identity(info: Mapping[str, Any]) -> Iterator[Finding]:
@@ -153,13 +177,14 @@ def _eviction(found: _Server, settings: Settings) -> Finding:
 
 
 def _room(info: Mapping[str, Any], settings: Settings) -> Iterator[Finding]:
-    maxmemory = int(info.get("maxmemory", 0))
-    if maxmemory:
+    maxmemory, machine = int(info.get("maxmemory", 0)), int(info.get("total_system_memory", 0))
+    if maxmemory or machine:
         wanted = waiting_bytes(settings) + settings.retention_bytes
+        limit = f"{mib(maxmemory)}" if maxmemory else f"none; its machine has {mib(machine)}"
         yield judge(
             "maxmemory",
-            f"{mib(maxmemory)}, {mib(int(info.get('used_memory', 0)))} used",
-            warn=maxmemory < wanted,
+            f"{limit}, {mib(int(info.get('used_memory', 0)))} used",
+            warn=(maxmemory or machine) < wanted,
             advice=f"full queues and what is kept of finished tasks want {mib(wanted)}: raise it, "
             "or lower --queue-limit-bytes and --retention-bytes",
         )
@@ -183,6 +208,28 @@ def _persistence(found: _Server, settings: Settings) -> Iterator[Finding]:
     failing = [name for name in ("aof_last_write_status", "aof_last_bgrewrite_status") if found.info.get(name) == "err"]
     if found.info.get("aof_enabled") and failing:
         yield Finding(Level.FAIL, "append-only file", ", ".join(failing), "look at its log: disk full or not writable?")
+
+
+def _upkeep(found: _Server) -> Iterator[Finding]:
+    if percentage := found.config.get("auto-aof-rewrite-percentage"):
+        yield judge(
+            "rewrites",
+            f"when the append-only file has grown by {percentage} %",
+            warn=percentage == "0" and found.durability.level != "none",
+            advice="it grows for ever; did a backup leave it so? CONFIG SET auto-aof-rewrite-percentage 100",
+        )
+    yield judge(
+        "clock",
+        f"redis' is {abs(found.ahead_s):.1f} s {'ahead' if found.ahead_s > 0 else 'behind'}",
+        warn=abs(found.ahead_s) > _CLOCKS_APART_S,
+        advice="starts and ages go by it, times in logs by this machine's: run NTP (chrony, systemd-timesyncd) on both",
+    )
+
+
+def _disk(found: _Server, settings: Settings) -> Iterator[Finding]:
+    folder = Path(found.config.get("dir", ""))
+    if redis_is_here(settings) and folder.is_absolute() and folder.exists():
+        yield disk(folder, most_bytes=waiting_bytes(settings) + settings.retention_bytes)
 
 
 def _clients(info: Mapping[str, Any], settings: Settings) -> Finding:

