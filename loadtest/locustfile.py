@@ -229,7 +229,8 @@ def _raised(exception: Exception, **_: Any) -> None:
 
 
 @events.test_start.add_listener
-def _count_users(environment: Environment, **_: Any) -> None:
+def _begin(environment: Environment, **_: Any) -> None:
+    environment.process_exit_code = 1  # until the ledger has spoken
     runner: Any = environment.runner
 
     def count() -> None:

@@ -10,14 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
 
 from loadtest import bodies, charts, machine, shapes
-from loadtest.samples import Sampler
+from loadtest.samples import Sampler, get_json
 
 DEFAULT_S = {"stages": 80, "spike": 60, "soak": 3600}
 JUDGED_FROM_S = 60
@@ -29,6 +27,9 @@ AGE_MS = 2000
 _TYPE = "webhook"
 _STOP_S = 90
 """Users may finish what they do: longer than they wait for any task."""
+
+_LEAVES_S = 60
+"""Longer than the grace that it has."""
 
 
 @dataclass
@@ -109,7 +110,7 @@ def _target(url: str | None, peak: int, folder: Path) -> Iterator[Target]:
         try:
             yield Target(f"http://127.0.0.1:{port}", key, [service])
         finally:
-            service.stop(grace_s=20)
+            service.stop(grace_s=_LEAVES_S)
 
 
 def _settings(port: int, key: str, peak: int, data: str) -> dict[str, str]:
@@ -149,7 +150,7 @@ def _stop(target: Target) -> None:
         OSError: it does not.
     """
     for service in target.groups:
-        service.stop(grace_s=20)
+        service.stop(grace_s=_LEAVES_S)
         if service.exit_code:
             raise OSError(f"the service ended with {service.exit_code}")
 
@@ -164,21 +165,15 @@ def _wait(target: Target, *, within_s: float = 60) -> None:
     seen: object = None
     while time.monotonic() < deadline and all(group.exit_code is None for group in target.groups):
         try:
-            _get(target, "/readyz")
-            seen = served = [each["type"] for each in _get(target, "/task-types")["items"] if each["served"]]
+            get_json(f"{target.url}/readyz", target.key)
+            types = get_json(f"{target.url}/task-types", target.key)["items"]
+            seen = served = [each["type"] for each in types if each["served"]]
             if _TYPE in served:
                 return
         except (OSError, http.client.HTTPException, ValueError) as error:
             seen = error
         time.sleep(0.1)
     raise OSError(f"the service is not ready, or does not serve {_TYPE} (loadtest.handlers): {seen!r}")
-
-
-def _get(target: Target, path: str) -> Any:
-    headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
-    request = urllib.request.Request(target.url + path, headers=headers)
-    with urllib.request.urlopen(request, timeout=5) as answer:
-        return json.load(answer)
 
 
 def _parser() -> argparse.ArgumentParser:

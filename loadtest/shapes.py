@@ -36,10 +36,10 @@ def peak(stages: Sequence[Stage]) -> int:
 
 
 def users_at(stages: Sequence[Stage], at_s: float) -> int | None:
-    """None: it is over."""
+    """At least one, so that the slowest machine has somebody to judge by; None: it is over."""
     began_s = 0.0
     for before, stage in pairwise((Stage(0, 0), *stages)):
         if at_s < began_s + stage.seconds:
-            return round(before.users + (stage.users - before.users) * (at_s - began_s) / stage.seconds)
+            return max(1, round(before.users + (stage.users - before.users) * (at_s - began_s) / stage.seconds))
         began_s += stage.seconds
     return None

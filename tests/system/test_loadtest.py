@@ -148,7 +148,7 @@ def test_times_over_their_limits_are_told_and_so_is_what_nobody_could_measure() 
 
 def test_users_come_and_go_evenly_within_each_stage() -> None:
     stages = [shapes.Stage(10, 100), shapes.Stage(5, 0)]
-    assert [shapes.users_at(stages, at_s) for at_s in (0, 5, 9.9, 10, 12.5, 14.99, 15)] == [0, 50, 99, 100, 50, 0, None]
+    assert [shapes.users_at(stages, at_s) for at_s in (0, 5, 9.9, 10, 12.5, 14.99, 15)] == [1, 50, 99, 100, 50, 1, None]
 
 
 @pytest.mark.parametrize("name", shapes.SHAPES)
@@ -158,7 +158,7 @@ def test_a_shape_is_scaled_in_time_and_users(name: str) -> None:
     scaled = shapes.scaled(whole, seconds=5, users=10)
     assert shapes.length_s(scaled) == pytest.approx(5)
     assert shapes.peak(scaled) == 10
-    assert shapes.users_at(whole, shapes.length_s(whole) - 0.001) == 0
+    assert shapes.users_at(whole, shapes.length_s(whole) - 0.001) == 1
 
 
 def test_the_stages_are_those_that_were_asked_for() -> None:
@@ -254,7 +254,7 @@ def test_the_charts_are_one_page_without_script_that_shows_every_series() -> Non
     rows, sampled = _run(20)
     page = charts.page("A <test>", ["17 accepted", "broken: 1 × something"], charts.of_run(rows, sampled))
     assert "<script" not in page
-    assert "A &lt;test&gt;" in page
+    assert "<h1>A &lt;test&gt;</h1>" in page
     assert '<p class="broken">broken: 1 × something</p>' in page
     pictures = [ElementTree.fromstring(found) for found in re.findall(r"<svg.*?</svg>", page)]
     legends = {str(text.text) for picture in pictures for text in picture.iter("text")}
