@@ -49,7 +49,8 @@ class Proxy:
     def cut(self, *, reset: bool = False) -> None:
         """Break every connection; new ones are taken. `reset`: with a word to the client that all is over."""
         for writer in list(self._links):
-            if reset and (found := writer.get_extra_info("socket")).family == socket.AF_INET:
+            found = writer.get_extra_info("socket")
+            if reset and found.family == socket.AF_INET and not writer.is_closing():
                 found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP)
             writer.transport.abort()
 
