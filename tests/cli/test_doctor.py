@@ -446,6 +446,13 @@ def test_the_page_explains_every_line_that_doctor_can_say(own_server: Server, tm
     page = (ROOT / "docs/operations.md").read_text()
     said = look(load({}, redis_url=own_server.url)).keys() | look(load({}, data_dir=tmp_path)).keys()
     assert {what for what in said if f"`{what}`" not in page} == set()
+    files = {
+        name
+        for each in look(load({}, data_dir=tmp_path)).values()
+        for name in re.findall(r"deploy/[\w./-]+\w", each.advice)
+    }
+    assert files
+    assert all((ROOT / name).is_file() for name in files)
     table = page.partition("## Production checklist")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][2:]
     assert len(rows) >= 8
