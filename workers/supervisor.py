@@ -122,6 +122,8 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._announced = False
+        self._published: list[str] = []
+        """Types whose schemas are in Redis: a gateway that sees them here finds them there."""
         self._memory_checked = False
         self._refused = False
         self._background = Background()
@@ -233,7 +235,7 @@ class Supervisor:
             started_ms=self._started_ms,
             lease_ms=self._settings.lease_ms,
             queues=sorted({each.queue for each in self._served}),
-            types=sorted(f"{info.type}:{info.schema_hash}" for info in runner.types.values()),
+            types=self._published,
             state=self._state,
             children=[
                 {
@@ -366,11 +368,13 @@ class Supervisor:
         if not runner.types or not self._has_memory():
             return
         try:
-            await self._store.announce(list(runner.types.values()))
+            types = list(runner.types.values())
+            await self._store.announce(types)
         except (StoreUnavailable, OutcomeUnknown):
             self._announced = False
             return
         self._announced = True
+        self._published = sorted(f"{info.type}:{info.schema_hash}" for info in types)
         self._state = "ready" if self._state == "starting" else self._state
         queues = self._settings.queues or tuple(sorted({info.queue for info in runner.types.values()}))
         served = [

@@ -38,7 +38,7 @@ def options_of(base: httpx.URL, *, api_key: str | None, timeout_s: float) -> dic
         "headers": headers,
         "timeout": timeout_s,
         # Over http:// there is nothing to verify, and loading the certificates takes 20 ms.
-        "verify": base.scheme == "https",
+        "verify": httpx.create_ssl_context() if base.scheme == "https" else False,
         "limits": httpx.Limits(max_connections=None, max_keepalive_connections=8),
         # A proxy from the environment cannot reach this machine's own loopback.
         "trust_env": not (base.host in ("localhost", "::1") or base.host.startswith("127.")),

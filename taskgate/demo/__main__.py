@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from pathlib import Path
@@ -17,9 +18,17 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="less work for the same tasks")
     parser.add_argument("--plain", action="store_true", help="lines instead of bars, also on a terminal")
     parser.add_argument("--files", type=Path, help="folder for the files that are made (default: a temporary one)")
+    parser.add_argument("--url", help="work a service that runs already (with TASKGATE_API_KEY; kills nobody)")
     options = parser.parse_args()
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    sys.exit(asyncio.run(_run(Demo(short=options.short, plain=options.plain, files=options.files))))
+    demo = Demo(
+        short=options.short,
+        plain=options.plain,
+        files=options.files,
+        url=options.url,
+        api_key=os.environ.get("TASKGATE_API_KEY", ""),
+    )
+    sys.exit(asyncio.run(_run(demo)))
 
 
 async def _run(demo: Demo) -> int:

@@ -10,7 +10,6 @@ from taskgate.demo import orders
 from taskgate.demo.api import Unexpected
 from taskgate.demo.board import FINAL, Row
 from taskgate.demo.orders import Order
-from taskgate.demo.service import QUEUE_LIMIT
 from taskgate.demo.stage import Stage, Stuck
 
 _KILL_FROM, _KILL_TO = 0.2, 0.8
@@ -94,11 +93,15 @@ async def _moment(stage: Stage, victim: Row) -> tuple[list[Row], int, float]:
     raise Stuck(f"no moment to kill {victim.order.name!r} between {_KILL_FROM:.0%} and {_KILL_TO:.0%}")
 
 
-async def burst(stage: Stage, size: int) -> None:
+async def burst(stage: Stage, size: int, *, optional: bool = False) -> None:
     """More than the queue takes: refused at the door with the time to come again, never dropped."""
+    room = await stage.api.room_of("burst")
+    if optional and (room is None or room >= size):
+        stage.say(f"No burst: nobody works on a queue `burst` that takes fewer than {size} tasks")
+        return
     ahead = await asyncio.gather(*(_enter(stage, order) for order in orders.burst(_AHEAD)))
     await asyncio.gather(*(_end(stage, task_id) for task_id, _ in ahead))
-    stage.say(f"A burst of {size} tasks into a queue that takes {QUEUE_LIMIT}")
+    stage.say(f"A burst of {size} tasks into a queue that takes {room}")
     started = time.monotonic()
     entries = await asyncio.gather(*(_enter(stage, order) for order in orders.burst(size)))
     waits_s = [wait_s for _, waits in entries for wait_s in waits]

@@ -39,11 +39,18 @@ class Answer:
 
 
 class Api:
-    """Every call of the demo. No proxy is asked: the service is on this machine."""
+    """Every call of the demo. No proxy is asked: what it works is meant to be near."""
 
-    def __init__(self, url: str) -> None:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        self._http = httpx.AsyncClient(base_url=url, trust_env=False, timeout=_ANSWER_S, limits=limits)
+    def __init__(self, url: str, *, api_key: str = "") -> None:
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            # SSL_CERT_FILE names whom to trust; without TLS there is nothing to load.
+            verify=httpx.create_ssl_context() if url.startswith("https:") else False,
+            trust_env=False,
+            timeout=_ANSWER_S,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,6 +82,15 @@ class Api:
 
     async def cancel(self, task_id: str) -> dict[str, Any]:
         return await self._object("POST", f"/tasks/{task_id}/cancel")
+
+    async def room_of(self, queue: str) -> int | None:
+        """Tasks that may wait in it; None: no such queue is worked on."""
+        workers = await self._object("GET", "/workers")
+        queues = await self._object("GET", "/queues", params={"queue": queue})
+        if not any(queue in worker["queues"] for worker in workers["items"]):
+            return None
+        limits = [limit for one in queues["items"] for limit in one["limits"] if limit["limit"] == "queue-tasks"]
+        return int(limits[0]["max"]) if limits else None
 
     async def child_of(self, task_id: str) -> int | None:
         """Process id of the child that runs the task, once its supervisor has said so."""

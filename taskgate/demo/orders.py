@@ -20,11 +20,11 @@ class Order:
     attempts: int = 1
 
 
-def first_wave(*, short: bool) -> list[Order]:
+def first_wave(*, short: bool, killing: bool = True) -> list[Order]:
     """All but what is made from the census: 18 tasks, the one to be killed first, so that it starts at once."""
     census: dict[str, Any] = {"limit": 300} if short else {}
     return [
-        Order("whole library", "demo.census", census, role="victim", attempts=2),
+        Order("whole library", "demo.census", census, role="victim", attempts=2 if killing else 1),
         *(waiter(n) for n in range(1, 5)),
         Order("deaf to SIGTERM", "demo.stubborn", {}, {"timeout_s": 3}, role="stubborn", ends="failed"),
         Order("to be cancelled", "demo.sleep", {"seconds": 120}, role="canceled", ends="canceled"),

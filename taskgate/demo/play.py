@@ -22,8 +22,13 @@ _BURST = 60
 class Demo:
     """One performance. `run` always stops what it started, also when it is cancelled."""
 
-    def __init__(self, *, short: bool, plain: bool, files: Path | None) -> None:
+    def __init__(
+        self, *, short: bool, plain: bool, files: Path | None = None, url: str | None = None, api_key: str = ""
+    ) -> None:
+        """`url`: of a service that runs already, which is neither started nor stopped, and none of it killed."""
         self._short = short
+        self._url = url
+        self._api_key = api_key
         self._folder = Path(tempfile.mkdtemp(prefix="taskgate-demo-"))
         self._files = (files or self._folder / "files").resolve()
         self._board = Board()
@@ -50,26 +55,31 @@ class Demo:
             shutil.rmtree(self._folder)
             raise
         code, left = await self._stop()
-        self._expectations.expect("the service stops in order", code == 0, f"exit code {code}")
-        self._expectations.expect("no process is left", not left, ", ".join(map(str, left)))
+        if self._url is None:
+            self._expectations.expect("the service stops in order", code == 0, f"exit code {code}")
+            self._expectations.expect("no process is left", not left, ", ".join(map(str, left)))
         self._close()
         return self._expectations.held
 
     async def _stop(self) -> tuple[int | None, list[int]]:
         self._stopping = True
+        if self._url is not None:
+            return 0, []
         self._screen.say("Stopping the service")
         return await self._service.stop(), await self._service.left_over()
 
     async def _perform(self) -> None:
-        self._screen.say("Starting Valkey, gateway and workers")
+        if self._url is None:
+            self._screen.say("Starting Valkey, gateway and workers")
+            try:
+                await self._service.start()
+            except NotStarted as error:
+                self._expectations.expect("the service starts", False, f"\n{error}")
+                return
+        url = self._url or self._service.url
+        self._screen.say(f"Ready at {url}, its documentation at {url}/docs")
         try:
-            await self._service.start()
-        except NotStarted as error:
-            self._expectations.expect("the service starts", False, f"\n{error}")
-            return
-        self._screen.say(f"Ready at {self._service.url}, its documentation at {self._service.url}/docs")
-        try:
-            async with Api(self._service.url) as api, self._screen.watching():
+            async with Api(url, api_key=self._api_key) as api, self._screen.watching():
                 await self._acts(api)
         except* (Unexpected, Stuck, httpx.HTTPError) as errors:
             for one in errors.exceptions:
@@ -80,17 +90,18 @@ class Demo:
             stage = Stage(api, board=self._board, screen=self._screen, group=group)
             self._expectations = stage.expectations
             await acts.refuse(stage)
-            for order in orders.first_wave(short=self._short):
+            for order in orders.first_wave(short=self._short, killing=self._url is None):
                 await (acts.post_twice(stage, order) if order.role == "twice" else stage.submit(order))
             canceling = group.create_task(acts.cancel(stage, self._board.role("canceled")))
-            await acts.kill(stage, self._board.role("victim"))
-            census = await api.result(self._board.role("victim").id)
+            victim = self._board.role("victim")
+            await (acts.kill(stage, victim) if self._url is None else stage.ended([victim]))
+            census = await api.result(victim.id)
             for order in orders.second_wave(census):
                 await stage.submit(order)
             await canceling
             await stage.ended(self._board.rows)
-            await acts.burst(stage, _BURST)
-            self._made = await judge(stage)
+            await acts.burst(stage, _BURST, optional=self._url is not None)
+            self._made = await judge(stage, here=self._url is None)
 
     def _close(self) -> None:
         """Table, verdict, files; what nobody needs any more goes, the log stays when something did not hold."""
@@ -98,7 +109,9 @@ class Demo:
             self._screen.close(self._board.rows)
         self._screen.verdict(self._expectations)
         shutil.rmtree(self._folder / "data", ignore_errors=True)
-        if self._expectations.held:
+        if self._url is not None:
+            shutil.rmtree(self._folder)
+        elif self._expectations.held:
             self._service.log.unlink()
         else:
             self._screen.say(f"What the service logged: {self._service.log}")

@@ -2,7 +2,9 @@
 
 import email.utils
 import json
+import ssl
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -283,4 +285,16 @@ def test_the_last_pause_is_the_one_that_was_asked_for() -> None:
 
 @pytest.mark.parametrize(("url", "verified"), [("https://localhost", True), ("http://localhost", False)])
 def test_certificates_are_verified_wherever_there_are_any(url: str, verified: bool) -> None:
-    assert options_of(base_of(url), api_key=None, timeout_s=1)["verify"] is verified
+    context = options_of(base_of(url), api_key=None, timeout_s=1)["verify"]
+    assert bool(context) is verified
+    assert not verified or (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+def test_ssl_cert_file_names_whom_to_trust_also_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy of the environment is not asked there; a certificate of one's own is what loopback has."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nobody.pem"))
+    (tmp_path / "nobody.pem").write_text("")
+    with pytest.raises(ssl.SSLError):
+        options_of(base_of("https://localhost"), api_key=None, timeout_s=1)
