@@ -65,7 +65,7 @@ class Gateway:
         )
         self.status = StatusEndpoint(self.hub, self.store)
         self.queues = Queues(self.store, self.types, settings)
-        self.readiness = Readiness(self.store, settings)
+        self.readiness = Readiness(self.store, settings, self.metrics.vitals)
 
     def drain(self) -> None:
         """Take nothing new, end the streams; idempotent."""

@@ -133,6 +133,10 @@ class Metrics:
         shared = self._shared if self.siblings is None else self.siblings.added_up(self._shared)
         return metrics.text([*shared, *self._of_redis])
 
+    def families(self) -> list[Family]:
+        """All there are."""
+        return [*self._shared, *self._of_redis]
+
     def collect(self, gateway: "Gateway") -> None:
         """What is counted elsewhere in this process."""
         self.vitals.look()

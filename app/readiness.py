@@ -12,8 +12,11 @@ from taskgate.contract.models import WorkerInfo
 from taskgate.contract.store import Store
 from taskgate.embedded import Embedded
 from taskgate.settings import Settings
+from taskgate.vitals import Vitals
 
 WITHIN_S = 0.5
+LATE_S = 2.0
+"""An event loop that came so late to what was due had no CPU, or something blocks it: others answer sooner."""
 
 
 class Readiness:
@@ -21,28 +24,32 @@ class Readiness:
 
     draining = False
 
-    def __init__(self, store: Store, settings: Settings) -> None:
+    def __init__(self, store: Store, settings: Settings, vitals: Vitals) -> None:
         self._store = store
+        self._vitals = vitals
         self._strict = settings.strict
         url = settings.redis_url.get_secret_value() if settings.redis_url else ""
         self._embedded = url == Embedded(settings.data_dir).url
 
     async def checks(self) -> dict[str, Check]:
-        serving = Check(not self.draining, "draining" if self.draining else "accepting")
+        own = {
+            "serving": Check(not self.draining, "draining" if self.draining else "accepting"),
+            "loop": Check(self._vitals.lag_s < LATE_S, f"{self._vitals.lag_s * 1000:.0f} ms late"),
+        }
         try:
             async with asyncio.timeout(WITHIN_S):
                 await self._store.probe()
                 redis = Check(True, "written")
                 return {
-                    "serving": serving,
+                    **own,
                     "redis": redis,
                     "durability": await self._durability(),
                     "workers": await self._workers(),
                 }
         except (StoreUnavailable, OutcomeUnknown):
-            return {"serving": serving, "redis": Check(False, "cannot be written to")}
+            return {**own, "redis": Check(False, "cannot be written to")}
         except TimeoutError:
-            return {"serving": serving, "redis": Check(False, f"no answer within {WITHIN_S} s")}
+            return {**own, "redis": Check(False, f"no answer within {WITHIN_S} s")}
 
     async def _durability(self) -> Check:
         found = durability(await self._store.server_config(*DURABILITY_SETTINGS))

@@ -113,7 +113,7 @@ class Metrics:
         self._age.set(to=beat_age_s)
         self._held.set(to=len(runner.holdings))
         self._look_at_children(runner)
-        return metrics.text(self._families())
+        return metrics.text(self.families())
 
     def _look_at_children(self, runner: "Runner") -> None:
         left: dict[str, int] = {}
@@ -129,6 +129,7 @@ class Metrics:
                 left[task_type] = left.get(task_type, 0) + count
         self._left.values = {(task_type,): count for task_type, count in left.items()}
 
-    def _families(self) -> list[Family]:
+    def families(self) -> list[Family]:
+        """All there are."""
         own = [each for each in vars(self).values() if isinstance(each, Family)]
         return [*own, *self.vitals.families]

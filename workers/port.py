@@ -73,9 +73,14 @@ class Port:
             where = f"{settings.host}:{settings.worker_health_port}"
             raise SettingsError(f"TASKGATE_WORKER_HEALTH_PORT: {where}: {error.strerror}") from None
 
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._socket.getsockname()[:2]
+        return host, port
+
     async def run(self) -> None:
         server = await asyncio.start_server(self._serve, sock=self._socket, limit=MAX_HEAD_BYTES)
-        host, port = self._socket.getsockname()[:2]
+        host, port = self.address
         log.info("worker health listens", url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
         try:
             await server.serve_forever()

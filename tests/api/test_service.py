@@ -28,6 +28,7 @@ async def test_readyz_names_each_check(http: httpx.AsyncClient) -> None:
         "status": "ready",
         "checks": {
             "serving": {"ok": True, "detail": "accepting"},
+            "loop": {"ok": True, "detail": "0 ms late"},
             "redis": {"ok": True, "detail": "written"},
             "durability": {"ok": True, "detail": "fsync none"},
             "workers": {"ok": True, "detail": "1 alive, 1 whole"},

@@ -1,11 +1,14 @@
 """The supervisor's own port: whether it lives and works, and what it counts."""
 
+import asyncio
 import json
 import re
 import signal
+import socket
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.conftest import eventually
 from tests.system.rig import Rig
@@ -36,19 +39,6 @@ async def answered(http: httpx.AsyncClient, path: str, status: int) -> httpx.Res
     return await eventually(answer, lambda answer: answer.status_code == status, within_s=60)
 
 
-async def test_a_supervisor_tells_whether_it_works_and_stops_saying_so_when_it_drains(rig: Rig) -> None:
-    await rig.worker(TASKGATE_WORKER_HEALTH_PORT="0")
-    async with httpx.AsyncClient(base_url=await port_of(rig.folder), trust_env=False) as http:
-        assert (await http.get("/livez")).text == "ok\n"
-        checks = json.loads((await answered(http, "/readyz", 200)).text)["checks"]
-        assert checks.keys() == {"consuming", "beat", "guard", "children"}
-        verbose = (await answered(http, "/readyz?verbose", 200)).text
-        assert "[+]guard ok: alive\n" in verbose
-        assert verbose.endswith("readyz check passed\n")
-        assert (await http.get("/other")).status_code == 404
-        assert (await http.post("/livez")).status_code == 405
-
-
 async def test_a_supervisor_that_redis_does_not_answer_is_not_ready_and_lives(rig: Rig) -> None:
     process = await rig.worker(TASKGATE_WORKER_HEALTH_PORT="0", TASKGATE_LEASE_S="1")
     async with httpx.AsyncClient(base_url=await port_of(rig.folder), trust_env=False) as http:
@@ -64,13 +54,33 @@ async def test_a_supervisor_that_redis_does_not_answer_is_not_ready_and_lives(ri
     process.send_signal(signal.SIGTERM)
 
 
-async def test_metrics_need_the_key_where_there_is_one_and_probes_do_not(rig: Rig) -> None:
-    rig.settings["TASKGATE_API_KEY"] = "secret"
-    await rig.worker(TASKGATE_WORKER_HEALTH_PORT="0")
+@pytest.mark.parametrize("command", ["worker", "gateway"])
+async def test_an_address_that_is_taken_is_exit_code_2(rig: Rig, command: str) -> None:
+    """To start it again does not help."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        process = rig.spawn(command, TASKGATE_WORKER_HEALTH_PORT=port, TASKGATE_PORT=port)
+        assert await asyncio.to_thread(process.wait, 60) == 2
+    assert f"127.0.0.1:{port}: Address already in use" in (rig.folder / f"{command}.log").read_text()
+
+
+async def test_a_supervisor_tells_whether_it_works_until_it_drains_and_ends_with_0(rig: Rig) -> None:
+    process = await rig.worker(TASKGATE_WORKER_HEALTH_PORT="0", TASKGATE_GRACE_S="60")
+    await rig.gateway()
+    task = await rig.submit("wait", {"ms": 60_000})
+    await rig.running(task, within_s=60)
     async with httpx.AsyncClient(base_url=await port_of(rig.folder), trust_env=False) as http:
-        assert (await http.get("/livez")).status_code == 200
-        assert (await http.get("/metrics")).status_code == 401
-        assert (await http.get("/metrics", headers={"Authorization": "Bearer wrong"})).status_code == 401
-        answer = await http.get("/metrics", headers={"Authorization": "Bearer secret"})
-        assert answer.status_code == 200
-        assert "taskgate_guard_up 1" in answer.text
+        assert (await http.get("/livez")).text == "ok\n"
+        checks = json.loads((await answered(http, "/readyz", 200)).text)["checks"]
+        assert checks.keys() == {"consuming", "beat", "guard", "children"}
+        verbose = (await answered(http, "/readyz?verbose", 200)).text
+        assert "[+]guard ok: alive\n" in verbose
+        assert verbose.endswith("readyz check passed\n")
+        process.send_signal(signal.SIGTERM)
+
+        async def said() -> str:
+            return (await http.get("/readyz?verbose")).text
+
+        await eventually(said, lambda said: "[-]consuming failed: draining" in said, within_s=60)
+        process.send_signal(signal.SIGTERM)
+    assert await asyncio.to_thread(process.wait, 60) == 0
