@@ -9,19 +9,20 @@ logger = structlog.get_logger()
 CLIENT_GONE = 499
 """As nginx has it: nobody was there to be answered any more."""
 
-_PROBES = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})
-_SHOWN_PATH = 200
+PROBES = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})
+SHOWN_CHARS = 200
+"""Of what clients say, in lines and spans."""
 
 
 def log_access(request: Observed, seconds: float) -> None:
     """An Observer."""
-    if request.route in _PROBES:
+    if request.route in PROBES:
         return
     facts: dict[str, object] = {}
     if request.route == NO_ROUTE:
-        facts["path"] = request.scope["path"][:_SHOWN_PATH]
+        facts["path"] = request.scope["path"][:SHOWN_CHARS]
     if request.task_id:
-        facts["task_id"] = request.task_id[:_SHOWN_PATH]
+        facts["task_id"] = request.task_id[:SHOWN_CHARS]
     client = request.scope.get("client")
     logger.info(
         "request",

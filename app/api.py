@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.telemetry import TelemetryConfig
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
@@ -17,6 +18,9 @@ from app.reply import CALLER
 from app.routes import router
 from taskgate.contract.errors import TaskgateError
 
+_NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+"""The door has its own, of all routes; FastAPI's would tell queries, where stream tokens stand."""
+
 _ROUTERS = (router, logs.router, dead_letters.router)
 
 
@@ -26,7 +30,14 @@ def build(gateway: Gateway) -> FastAPI:
         async with gateway.running():
             yield
 
-    api = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    api = FastAPI(
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry=_NO_TELEMETRY,
+    )
     api.state.gateway = gateway
     for one in _ROUTERS:
         api.include_router(one)

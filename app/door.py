@@ -30,7 +30,7 @@ _PUBLIC = ("/livez", "/readyz", "/healthz", "/docs", "/openapi.json", "/problems
 
 _DRAINING_RETRY_S = 1
 _READS = ("GET", "HEAD")
-_LISTS = (b"prefer", b"if-none-match", b"cache-control", b"content-encoding")
+_LISTS = (b"prefer", b"if-none-match", b"cache-control", b"content-encoding", b"tracestate")
 """Headers that are lists and may come in several lines, of which a dict keeps the last."""
 
 _SINGLE = (b"authorization", b"content-type", b"host")
@@ -54,6 +54,9 @@ class Door:
         self._ids = f"{os.urandom(6).hex()}-%x".__mod__
         self._count = itertools.count(1)
         self.observers: list[Observer] = [gateway.metrics.count_request, *([log_access] if settings.access_log else [])]
+        self._traces = gateway.traces
+        if self._traces is not None:
+            self.observers.append(self._traces)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -72,6 +75,8 @@ class Door:
             await self._serve(scope, headers, request_id, receive, send)
             return
         observed = scope[OBSERVED] = Observed(scope, request_id, time.perf_counter())
+        if self._traces is not None:
+            self._traces.begin(observed, headers)
         try:
             observed.status = await self._serve(scope, headers, request_id, receive, send) or observed.status
         finally:
@@ -158,6 +163,8 @@ class Door:
             added += PROTECTION
         if self._cors is not None:
             added += self._cors.lines(headers.get(b"origin"))
+        if self._traces is not None and (trace := self._traces.response(scope[OBSERVED])):
+            added.append((b"traceresponse", trace))
         return added
 
     async def _pass_on(
@@ -202,6 +209,8 @@ class Door:
         names = [name for name, _ in lines]
         for name in headers.keys() & _LISTS:
             headers[name] = b", ".join(value for each, value in lines if each == name)
+        if names.count(b"traceparent") > 1:
+            del headers[b"traceparent"]  # which of them it is part of, nobody knows
         if names.count(b"idempotency-key") > 1:
             raise Problem("idempotency-key-invalid", "More than one Idempotency-Key header.")
         for name in self._single:

@@ -22,10 +22,12 @@ from app.snapshots import Snapshots
 from app.stack import Stacks
 from app.status import StatusEndpoint
 from app.submit import SubmitEndpoint
+from app.traces import RequestTraces
 from app.types import TypeRegistry
 from taskgate.contract.shares import OTHERS
 from taskgate.contract.store import Store
 from taskgate.settings import Settings
+from taskgate.tracing import Traces
 
 logger = structlog.get_logger()
 
@@ -36,12 +38,20 @@ GC_THRESHOLD = 20_000
 class Gateway:
     """Everything that requests share. Knows nothing of HTTP but its two hot endpoints."""
 
-    def __init__(self, settings: Settings, client: redis.Redis, siblings: Siblings | None = None) -> None:
-        """`siblings`: the other processes of this gateway, if there are any."""
+    def __init__(
+        self,
+        settings: Settings,
+        client: redis.Redis,
+        siblings: Siblings | None = None,
+        *,
+        traces: Traces | None = None,
+    ) -> None:
+        """`siblings`: the other processes of this gateway, if there are any. `traces`: closed with it."""
         self.settings = settings
         self.limits = settings.limits
         self.draining = False
         self.refusals = RefusalLog()
+        self.traces = None if traces is None else RequestTraces(traces)
         self._client = client
         self.store = Store(
             client,
@@ -61,7 +71,13 @@ class Gateway:
         self.hub = Hub(client, self.store, self.snapshots)
         self.stacks = Stacks(self.store, self.hub)
         self.submit = SubmitEndpoint(
-            self.store, types=self.types, hub=self.hub, limits=self.limits, policy=settings.policy, metrics=self.metrics
+            self.store,
+            types=self.types,
+            hub=self.hub,
+            limits=self.limits,
+            policy=settings.policy,
+            metrics=self.metrics,
+            traces=self.traces,
         )
         self.status = StatusEndpoint(self.hub, self.store)
         self.queues = Queues(self.store, self.types, settings)
@@ -95,6 +111,8 @@ class Gateway:
 
     async def close(self) -> None:
         await self._client.aclose()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

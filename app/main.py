@@ -22,6 +22,7 @@ from app.protocol import Connection
 from app.reply import PROTECTION
 from app.siblings import Siblings
 from taskgate import settings as environment
+from taskgate import tracing
 from taskgate.contract import logs
 from taskgate.contract.connection import connect
 from taskgate.doctor import look_at_redis
@@ -42,7 +43,8 @@ def create(settings: Settings, folder: Path | None = None) -> Door:
     if (parent := multiprocessing.parent_process()) is not None:
         die_with(cast(int, parent.pid), signal.SIGTERM)  # one of several: nobody would restart, stop or count it
     logs.configure(settings.log_format, settings.log_level)
-    gateway = Gateway(settings, connect(settings, "gateway"), None if folder is None else Siblings(folder))
+    siblings = None if folder is None else Siblings(folder)
+    gateway = Gateway(settings, connect(settings, "gateway"), siblings, traces=tracing.start("gateway"))
     return Door(gateway, build(gateway))
 
 

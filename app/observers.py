@@ -1,6 +1,6 @@
 """What a request was and became, for those who count, log or trace it once it is over."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.types import Scope
 
@@ -13,7 +13,7 @@ NO_ROUTE = ""
 class Observed:
     """One request: filled in by the door on its way."""
 
-    __slots__ = ("method", "request_id", "route", "scope", "started", "status", "task_id", "tenant")
+    __slots__ = ("method", "request_id", "route", "scope", "span", "started", "status", "task_id", "tenant")
 
     def __init__(self, scope: Scope, request_id: str, started: float) -> None:
         self.scope = scope
@@ -21,6 +21,8 @@ class Observed:
         self.started = started
         """By time.perf_counter()."""
         self.method: str = scope["method"]
+        self.span: Any = None
+        """Of OpenTelemetry, where traces are exported."""
         self.route = NO_ROUTE
         """Its template, as `/tasks/{task_id}`; "" where none has taken it."""
         self.status = 0

@@ -15,6 +15,7 @@ from app.hub import Hub
 from app.metrics import Metrics
 from app.reply import Caller, Reply
 from app.snapshots import Snapshot
+from app.traces import RequestTraces, sending
 from app.types import TypeRegistry
 from taskgate.contract import ids
 from taskgate.contract.errors import IdempotencyConflict, OutcomeUnknown, Refused, TaskgateError, UniqueConflict
@@ -23,6 +24,7 @@ from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Accepted, Limits, Submission, TaskSpec, TypeInfo
 from taskgate.contract.store import Store
 from taskgate.policy import Policy
+from taskgate.tracing import NO_CONTEXT, context_in
 
 Outcome = Accepted | Refused | IdempotencyConflict | UniqueConflict
 
@@ -46,7 +48,15 @@ class SubmitEndpoint:
     """The hot `POST /tasks`, as plain ASGI behind the door."""
 
     def __init__(
-        self, store: Store, *, types: TypeRegistry, hub: Hub, limits: Limits, policy: Policy, metrics: Metrics
+        self,
+        store: Store,
+        *,
+        types: TypeRegistry,
+        hub: Hub,
+        limits: Limits,
+        policy: Policy,
+        metrics: Metrics,
+        traces: RequestTraces | None = None,
     ) -> None:
         self._types = types
         self._hub = hub
@@ -54,6 +64,7 @@ class SubmitEndpoint:
         self._large = asyncio.Lock()
         self._policy = policy
         self._metrics = metrics
+        self._traces = traces
         self._groups = {
             limit: _groups(store, limits.where_others_wait(limit, on_full="refuse"))
             for limit in ("", "queue-tasks", "queue-bytes", "queue-wait")
@@ -77,10 +88,16 @@ class SubmitEndpoint:
         concurrency = "" if task.concurrency_key is None else ids.key_hash(task.concurrency_key)
         together = unique or concurrency or idempotency
         task_id = ids.new_task_id(ids.partition_byte(caller.tenant, together) if together else None)
+        queue = task.queue or info.queue
+        trace, span = NO_CONTEXT, None
+        if self._traces is not None:
+            span, trace = self._traces.send(task_id, queue=queue, task_type=task.type, size=len(payload))
+        elif b"traceparent" in headers:
+            trace = context_in(headers)
         spec = TaskSpec(
             id=task_id,
             type=task.type,
-            queue=task.queue or info.queue,
+            queue=queue,
             tenant=caller.tenant,
             priority=task.priority,
             timeout_s=task.timeout_s or info.timeout_s,
@@ -93,6 +110,8 @@ class SubmitEndpoint:
             unique_key=task.unique_key or "",
             concurrency_key=task.concurrency_key or "",
             request_id=caller.request_id,
+            traceparent=trace.parent,
+            tracestate=trace.state,
         )
         submission = Submission(
             id=task_id,
@@ -113,7 +132,8 @@ class SubmitEndpoint:
             concurrency=info.concurrency_per_key,
         )
         try:
-            outcome = await self._decided(submission, receive)
+            decided = self._decided(submission, receive)
+            outcome = await (decided if span is None else sending(span, decided))
         except TimeoutError:
             raise problem_of(OutcomeUnknown("no answer yet"), task_id=task_id) from None
         except TaskgateError as error:

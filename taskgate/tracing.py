@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
+from taskgate.metrics import version
+
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import TracerProvider
@@ -62,13 +64,11 @@ class Traces:
     """The exporting side of one process."""
 
     def __init__(self, provider: "TracerProvider") -> None:
-        from importlib.metadata import version
-
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._provider = provider
         self._propagator = TraceContextTextMapPropagator()
-        self.tracer = provider.get_tracer("taskgate", version("taskgate"))
+        self.tracer = provider.get_tracer("taskgate", version())
 
     def entered(self, context: TraceContext) -> "Context":
         """A context of OpenTelemetry below that one, and below nothing else."""
@@ -131,11 +131,9 @@ def _exporter(environ: Mapping[str, str]) -> Any:
 
 
 def _resource(part: str) -> Any:
-    from importlib.metadata import version
-
     from opentelemetry.sdk.resources import Resource
 
-    given = Resource.create({"service.version": version("taskgate"), "service.instance.id": _instance()})
+    given = Resource.create({"service.version": version(), "service.instance.id": _instance()})
     if str(given.attributes["service.name"]).startswith("unknown_service"):
         given = given.merge(Resource({"service.name": f"taskgate-{part}"}))
     return given
