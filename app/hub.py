@@ -138,8 +138,8 @@ class Hub:
         self._watches: dict[bytes, Watch] = {}
         self._pubsub: redis.client.PubSub | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._subscribing: set[asyncio.Task[None]] = set()
         self._telling = asyncio.Lock()
+        self._tells: Group[tuple[bytes, bool], None] = Group(self._tell)
         self._reads: Group[tuple[str, str], tuple[int, EventPage]] = Group(self._read_news)
         self._keeps: Group[str, Kept] = Group(store.kept_events)
         self.pulse = Pulse()
@@ -162,7 +162,7 @@ class Hub:
             watch.bells.add(bell)
         try:
             if watch.users == 1:
-                await asyncio.shield(self._follow(channel, wanted=True))
+                await self._tells((channel, True))
             yield watch
         finally:
             watch.users -= 1
@@ -172,7 +172,7 @@ class Hub:
                 del self._watches[channel]
                 if not self._watches:
                     self.pulse.remove(self._look_behind)
-                self._follow(channel, wanted=False)
+                self._tells((channel, False))
 
     def count(self, blocks: Iterable[Block]) -> None:
         """These are sent to a client."""
@@ -240,22 +240,23 @@ class Hub:
                 elif message["type"] == "message" and message["channel"] == self.mailbox.encode():
                     self.on_mail(message["data"])
 
-    def _follow(self, channel: bytes, *, wanted: bool) -> asyncio.Task[None]:
-        """In a task of its own: who asks is cancelled when its client goes; a command given up midway cuts all off."""
-        task = asyncio.ensure_future(self._subscribe(channel, wanted=wanted))
-        self._subscribing.add(task)
-        task.add_done_callback(self._subscribing.discard)
-        return task
-
-    async def _subscribe(self, channel: bytes, *, wanted: bool) -> None:
+    async def _tell(self, changes: Sequence[tuple[bytes, bool]]) -> list[None]:
+        """Subscribe to what is watched by now, leave what is not: all that came during the last call, or the streams
+        that open would wait for each other. Who asked may have gone: a command given up midway cuts all off.
+        """
         async with self._telling:
-            if self._pubsub is None or (channel in self._watches) is not wanted:
-                return
-            try:
-                await (self._pubsub.subscribe(channel) if wanted else self._pubsub.unsubscribe(channel))
-            except (RedisError, OSError):
-                if self._listening is not None:
-                    self._listening.cancel()  # the next connection subscribes to all that is watched then
+            wanted = [channel for channel, to_watch in changes if to_watch and channel in self._watches]
+            unwanted = [channel for channel, to_watch in changes if not to_watch and channel not in self._watches]
+            if self._pubsub is not None:
+                try:
+                    if wanted:
+                        await self._pubsub.subscribe(*wanted)
+                    if unwanted:
+                        await self._pubsub.unsubscribe(*unwanted)
+                except (RedisError, OSError):
+                    if self._listening is not None:
+                        self._listening.cancel()  # the next connection subscribes to all that is watched then
+        return [None] * len(changes)
 
     def _look_behind(self, _: float) -> None:
         now = time.monotonic()

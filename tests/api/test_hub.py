@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
 
 from app.door import Door
 from app.merged import Merged, Part
@@ -42,6 +43,43 @@ async def test_who_goes_while_it_is_being_subscribed_cuts_nobody_off(
             await asyncio.gather(watching, return_exceptions=True)
         await eventually(lambda: redis_client.pubsub_channels("*changes*"), lambda found: found == [])
         assert await subscribed() == before
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_streams_that_come_and_go_together_are_subscribed_together(
+    gateway_of: Callable[..., Door], redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a command for each, on a busy loop the last one waits for all the others: for seconds, at 100 a second."""
+    hub = gateway_of().gateway.hub
+    commands: list[tuple[Any, ...]] = []
+    execute = PubSub.execute_command
+
+    async def counted(pubsub: PubSub, *args: Any) -> None:
+        commands.append(args)
+        await execute(pubsub, *args)
+
+    monkeypatch.setattr(PubSub, "execute_command", counted)
+    enough = asyncio.Event()
+
+    async def watch() -> None:
+        async with hub.watch(ids.new_task_id(), "default"):
+            await enough.wait()
+
+    async def channels() -> int:
+        return len(await redis_client.pubsub_channels("*changes*"))
+
+    listening = asyncio.ensure_future(hub.run())
+    try:
+        await eventually(lambda: redis_client.pubsub_channels("*"), bool)
+        commands.clear()
+        watching = [asyncio.ensure_future(watch()) for _ in range(100)]
+        await eventually(channels, lambda count: count == 100)
+        enough.set()
+        await asyncio.gather(*watching)
+        await eventually(channels, lambda count: count == 0)
+        assert len(commands) < 10
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
