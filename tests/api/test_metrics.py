@@ -15,7 +15,7 @@ from app.siblings import Siblings
 from taskgate import metrics
 from taskgate.metrics import MOST_SERIES, Counter, Gauge, Histogram
 from tests.api.conftest import Served, Worker, client_of, submit
-from tests.conftest import eventually
+from tests.conftest import Server, eventually
 from tests.system.rig import children_of, command_of
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -112,8 +112,17 @@ async def test_what_clients_name_gets_no_label_of_its_own(http: httpx.AsyncClien
     assert not [labels for _, labels in found if any("made-up" in said for _, said in labels)]
 
 
-async def test_old_values_of_queues_are_not_shown_without_redis(gateway_of: Callable[..., Door]) -> None:
-    async with client_of(gateway_of(redis_url="unix:///nowhere/redis.sock")) as http:
+async def test_old_values_of_queues_are_not_shown_without_redis(
+    gateway_of: Callable[..., Door], own_server: Server
+) -> None:
+    door = gateway_of(redis_url=own_server.url)
+    async with client_of(door) as http:
+        worker = Worker(door.gateway.store)
+        await worker.publish()
+        await worker.beat()
+        await submit(http)
+        assert value(await scraped(http), "taskgate_queue_depth", queue="default", state="queued") == 1
+        own_server.stop()
         found = await scraped(http)
 
     assert value(found, "taskgate_redis_up") == 0
