@@ -5,7 +5,8 @@ import dataclasses
 import datetime
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -26,7 +27,7 @@ from loadtest import (
     streams,
 )
 from loadtest.measures import Run, Sizes
-from loadtest.peers import environment
+from loadtest.peers import commands
 from loadtest.services import Service
 from loadtest.valkey import Durability
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     sizes = measures.SHORT if options.short else measures.FULL
     repeat = options.repeat or (1 if options.short else 3)
-    peers = [] if options.no_peers else services.peers(environment.ensure())
+    peers = [] if options.no_peers else commands.peers(options.peers)
     cells = [cell for name in options.only for cell in _CELLS[name](peers)]
     console = Console(stderr=True, highlight=False)
     runs: list[Run] = []
@@ -158,7 +159,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
     parser.add_argument("--short", action="store_true", help="prove that it works: tiny loads, budgets not judged")
     parser.add_argument(
-        "--only", type=_names, default=list(_CELLS), metavar="NAMES", help=f"of {', '.join(_CELLS)}; comma-separated"
+        "--only",
+        type=partial(_names, _CELLS),
+        default=list(_CELLS),
+        metavar="NAMES",
+        help=f"of {', '.join(_CELLS)}; comma-separated",
+    )
+    parser.add_argument(
+        "--peers",
+        type=partial(_names, commands.NAMES),
+        default=list(commands.USUAL),
+        metavar="NAMES",
+        help=f"of {', '.join(commands.NAMES)} ({','.join(commands.USUAL)})",
     )
     parser.add_argument("--no-peers", action="store_true", help="Taskgate alone; needs no second environment")
     parser.add_argument("--repeat", type=int, help="rounds (3; 1 with --short)")
@@ -166,9 +178,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(text: str) -> list[str]:
+def _names(known: Collection[str], text: str) -> list[str]:
     names = text.split(",")
-    unknown = set(names) - _CELLS.keys()
+    unknown = set(names) - set(known)
     if unknown:
         raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}")
     return names

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from loadtest import machine
 from loadtest.measures import Run
 
-QUEUES = ("saq", "dramatiq")
+QUEUES = ("saq", "dramatiq", "arq", "celery", "rq")
 """Peers that keep their jobs; BackgroundTasks is compared apart."""
 
 

@@ -96,6 +96,8 @@ class Service:
     """Whether jobs are in Redis: what is kept can be drained."""
     publishes: bool = False
     """Whether the front refuses jobs that no worker has announced: workers must have been there first."""
+    single: bool = False
+    """Whether a worker command is one process, so that it is started once for each of them."""
 
     @contextlib.contextmanager
     def running(self, valkey: Valkey, *, processes: int = 2, supervisors: int = 1) -> Iterator[Running]:
@@ -115,7 +117,8 @@ class Service:
             running = Running(self.name, f"http://127.0.0.1:{port}", app, file)
             try:
                 if self.worker:
-                    running.workers += [start(self.worker, f"worker-{n}") for n in range(supervisors)]
+                    commands = supervisors * processes if self.single else supervisors
+                    running.workers += [start(self.worker, f"worker-{n}") for n in range(commands)]
                 if not self.publishes:
                     running.rest()
                 _wait(running)
@@ -148,25 +151,7 @@ def taskgate(*, lease_s: float = 60, retention_s: int = 86_400) -> Service:
 
 
 def bare() -> Service:
-    return Service("bare", [sys.executable, *_uvicorn("loadtest.bare:app"), "--lifespan", "off"], keeps=False)
-
-
-def peers(python: Path) -> list[Service]:
-    """`python`: that of the peers' environment."""
-    modules = "loadtest.peers.on_{}"
-    return [
-        Service(
-            "saq",
-            [python, *_uvicorn(modules.format("saq") + ":app")],
-            [python, "-m", "saq", modules.format("saq") + ".settings", "--workers", "{processes}"],
-        ),
-        Service(
-            "dramatiq",
-            [python, *_uvicorn(modules.format("dramatiq") + ":app")],
-            [python, "-m", "dramatiq", modules.format("dramatiq"), "-p", "{processes}", "-t", "8"],
-        ),
-        Service("background", [python, *_uvicorn(modules.format("background") + ":app")], keeps=False),
-    ]
+    return Service("bare", [sys.executable, *uvicorn("loadtest.bare:app"), "--lifespan", "off"], keeps=False)
 
 
 def run_json(argv: Sequence[str | Path], *, environ: dict[str, str]) -> dict[str, Any]:
@@ -184,7 +169,8 @@ def run_json(argv: Sequence[str | Path], *, environ: dict[str, str]) -> dict[str
     return answer
 
 
-def _uvicorn(app: str) -> list[str]:
+def uvicorn(app: str) -> list[str]:
+    """Arguments of a Python that serves it on `{port}`."""
     return ["-m", "uvicorn", app, "--host", "127.0.0.1", "--port", "{port}", *_UVICORN]
 
 

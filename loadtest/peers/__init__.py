@@ -1,1 +1,1 @@
-"""The queues Taskgate is compared with; they live in an environment of their own."""
+"""The queues Taskgate is compared with; they live in environments of their own."""

@@ -1,4 +1,4 @@
-"""The peers' virtual environment: built once, outside the project's, named after what is in it."""
+"""The peers' virtual environments: built once, outside the project's, named after what is in them."""
 
 import hashlib
 import os
@@ -7,24 +7,26 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 _HERE = Path(__file__).parent
 
 
-def ensure() -> Path:
-    """The environment's python, building the environment first if need be.
+def ensure(name: str = "") -> Path:
+    """The environment's python, building the environment first if need be. `name`: of a peer that needs one of its own.
 
     Raises:
         OSError: it could not be built; the message is pip's.
     """
-    folder = _cache() / f"peers-{_digest()}"
+    files = [_HERE / f"{kind}{name and '-'}{name}.txt" for kind in ("requirements", "constraints")]
+    folder = _cache() / f"peers-{_digest(files)}"
     if not folder.exists():
-        _build(folder)
+        _build(folder, *files)
     return folder / "bin" / "python"
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path, requirements: Path, constraints: Path) -> None:
     print(f"building the peers' environment in {folder} (once)", file=sys.stderr)
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".peers-", dir=folder.parent))
@@ -32,7 +34,7 @@ def _build(folder: Path) -> None:
         # Renamed when whole: only bin/python is used, and that needs no path of its own.
         venv.create(unfinished, with_pip=True, symlinks=True)
         command = [str(unfinished / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        command += ["-r", str(_HERE / "requirements.txt"), "-c", str(_HERE / "constraints.txt")]
+        command += ["-r", str(requirements), "-c", str(constraints)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise OSError(f"the peers' environment could not be built:\n{done.stderr.strip()}")
@@ -47,10 +49,10 @@ def _cache() -> Path:
     return Path(base) / "taskgate-loadtest"
 
 
-def _digest() -> str:
-    parts = [sys.version.encode(), *((_HERE / name).read_bytes() for name in ("requirements.txt", "constraints.txt"))]
+def _digest(files: Sequence[Path]) -> str:
+    parts = [sys.version.encode(), *(file.read_bytes() for file in files)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
 if __name__ == "__main__":
-    print(ensure())
+    print(ensure(*sys.argv[1:]))

@@ -14,7 +14,7 @@ from PIL import Image
 
 from loadtest import budgets, client, curves, drawing, machine, marks, open_loop, services
 from loadtest.measures import Run
-from loadtest.peers import environment
+from loadtest.peers import commands, environment
 from loadtest.valkey import Durability, serving
 
 
@@ -145,8 +145,21 @@ def test_lost_and_doubled_jobs_are_told(done: int, jobs: int) -> None:
 
 
 def test_the_peers_environment_is_named_after_what_is_in_it() -> None:
-    pinned = Path(environment.__file__).with_name("constraints.txt").read_text().splitlines()
-    assert all("==" in line and "/" not in line for line in pinned), "names and versions only, no hosts"
+    for file in Path(environment.__file__).parent.glob("constraints*.txt"):
+        pinned = file.read_text().splitlines()
+        assert all("==" in line and "/" not in line for line in pinned), "names and versions only, no hosts"
+
+
+def test_peers_are_started_by_the_modules_named_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "ensure", lambda name="": Path("/peers") / (name or "common") / "python")
+    found = {service.name: service for service in commands.peers(commands.NAMES)}
+    files = {path.stem.removeprefix("on_") for path in Path(commands.__file__).parent.glob("on_*.py")}
+    assert tuple(found) == commands.NAMES
+    assert files == set(commands.NAMES) > set(commands.USUAL)
+    for name, service in found.items():
+        assert f"loadtest.peers.on_{name}:app" in service.app
+        assert all(str(argv[0]).endswith("python") for argv in (service.app, service.worker) if argv)
+    assert {name for name, service in found.items() if "arq" in Path(service.app[0]).parts} == {"arq"}
 
 
 @pytest.mark.full
