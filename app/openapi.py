@@ -42,6 +42,12 @@ _KEYS = {
     "concurrency_key": "as many tasks of yours of the type with it run at a time as the type allows",
 }
 
+_READY = {
+    "content": {
+        "application/json": {"schema": {"type": "object", "required": ["status", "checks"]}},
+        "text/plain": {"schema": {"type": "string"}},
+    }
+}
 _PART = {"$ref": "#/components/schemas/TaskPart"}
 _EVENT = {
     "type": "object",
@@ -140,6 +146,10 @@ def _answers(task: dict[str, Any], stack: dict[str, Any], queues: dict[str, Any]
         "/tasks/{task_id}/cancel": {"200": _shown("It is cancelled", task), "202": _shown("It will be", task)},
         "/tasks/{task_id}/redrive": {"202": _shown("It waits again", task)},
         "/queues": {"200": _shown("Queues", queues)},
+        "/readyz": {
+            "200": _READY | {"description": "All is well"},
+            "503": _READY | {"description": "Something is not"},
+        },
         "/problems/{slug}": {"200": {"description": "Its meaning", "content": {"text/plain": {}}}},
     }
 
