@@ -139,16 +139,20 @@ class StreamingUser(TaskUser):
         if submitted := self.submit():
             task_id, _ = submitted
             path = f"/tasks/{task_id}/events"
+            asked_ms = time.time() * 1000
             with self.client.get(path, name="events", stream=True, catch_response=True) as answer:
                 if _judged("events", answer) is None and answer.status_code == 200:
-                    self._follow(task_id, answer)
+                    self._follow(task_id, answer, asked_ms)
             poll(self.client, task_id)
 
-    def _follow(self, task_id: str, answer: Any) -> None:
+    def _follow(self, task_id: str, answer: Any, asked_ms: float) -> None:
+        """Ages are those of events since it asked: what was before is history."""
         with gevent.Timeout(_WITHIN_S, False):
             for name, data in sse.events(_blocks(answer)):
                 if name == "custom":
-                    JOURNAL.event(json.loads(data)["data"]["at_ms"])
+                    at_ms = json.loads(data)["data"]["at_ms"]
+                    if at_ms >= asked_ms:
+                        JOURNAL.event(at_ms)
                 elif name == "end":
                     LEDGER.told(task_id, json.loads(data)["status"])
                     return
