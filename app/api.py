@@ -5,23 +5,24 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.telemetry import TelemetryConfig
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from app import dead_letters, documentation, logs, openapi
+from app import api_keys, dead_letters, documentation, logs, openapi
 from app.errors import Problem, problem_of, problem_of_status
 from app.gateway import Gateway
 from app.reply import CALLER
 from app.routes import router
+from app.scopes import check_route
 from taskgate.contract.errors import TaskgateError
 
 _NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """The door has its own, of all routes; FastAPI's would tell queries, where stream tokens stand."""
 
-_ROUTERS = (router, logs.router, dead_letters.router)
+_ROUTERS = (router, logs.router, dead_letters.router, api_keys.router)
 
 
 def build(gateway: Gateway) -> FastAPI:
@@ -37,6 +38,7 @@ def build(gateway: Gateway) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         telemetry=_NO_TELEMETRY,
+        dependencies=[Depends(check_route)],
     )
     api.state.gateway = gateway
     for one in _ROUTERS:

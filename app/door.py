@@ -1,33 +1,33 @@
 """The door: what every request needs, in one plain ASGI function; then a hot endpoint, or FastAPI for the rest."""
 
-import hmac
 import itertools
 import os
 import re
 import time
 from collections.abc import MutableMapping
 from typing import Any
+from urllib.parse import parse_qs
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access import Access, unauthorized
 from app.access_log import log_access
 from app.body import Bodies, ClientGone, Hold, Whole, read_body
 from app.cors import Cors
 from app.errors import Problem, problem_of
 from app.exchange import EXCHANGE, Exchange
 from app.gateway import Gateway
+from app.grants import OPEN, PUBLIC, Grant
 from app.observers import NO_ROUTE, OBSERVED, Observed, Observer
 from app.reply import CALLER, LATER, PROTECTION, Caller, Headers, Reply, length
+from app.scopes import check_scope, is_public
 from taskgate.contract import ids
 from taskgate.contract.errors import TaskgateError
 
 logger = structlog.get_logger()
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-_PUBLIC = ("/livez", "/readyz", "/healthz", "/docs", "/openapi.json", "/problems/")
-"""Answered without a key: probes, and pages that hold nothing of anybody's."""
-
 _DRAINING_RETRY_S = 1
 _READS = ("GET", "HEAD")
 _LISTS = (b"prefer", b"if-none-match", b"cache-control", b"content-encoding", b"tracestate")
@@ -44,7 +44,7 @@ class Door:
         self.gateway = gateway
         self._api = api
         settings = gateway.settings
-        self._key = None if settings.api_key is None else settings.api_key.get_secret_value().encode()
+        self._access: Access | None = gateway.access
         self._tenant_header = None if settings.tenant_header is None else settings.tenant_header.lower().encode()
         self._bodies = Bodies(int(settings.max_body_bytes))
         self._single = _SINGLE if self._tenant_header is None else (*_SINGLE, self._tenant_header)
@@ -121,9 +121,15 @@ class Door:
             self._check_lines(headers, scope["headers"])
         if method == "OPTIONS" and self._cors is not None and (reply := self._cors.preflight(headers)) is not None:
             return reply
-        if self._key is not None and not path.startswith(_PUBLIC):
-            self._check_key(headers.get(b"authorization"))
-        caller = Caller(self._tenant(headers), request_id)
+        authorization = headers.get(b"authorization")
+        grant = OPEN if self._access is None else self._access.known(authorization)
+        if authorization is None and path.endswith("/events") and b"token=" in scope["query_string"]:
+            caller = await self._by_token(path, scope["query_string"], request_id)
+        else:
+            if grant is None:
+                grant = await self._granted(path, authorization)
+            tenant = grant.tenant if self._tenant_header is None else self._tenant(grant, headers)
+            caller = Caller(tenant, request_id, grant)
         observed: Observed | None = scope.get(OBSERVED)
         if observed is not None:
             observed.tenant = caller.tenant
@@ -132,6 +138,7 @@ class Door:
                 observed.route = path
             if method != "POST":
                 raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD, POST"})
+            check_scope(caller.grant.scopes, "tasks:write")
             self._check_serving()
             hold = Hold(self._bodies)
             try:
@@ -152,6 +159,7 @@ class Door:
                 observed.route, observed.task_id = "/tasks/{task_id}", task_id
             if method not in _READS:
                 raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD, DELETE"})
+            check_scope(caller.grant.scopes, "tasks:read")
             return await self.gateway.status(task_id, caller, headers, scope["query_string"], receive)
         await self._pass_on(scope, caller, headers, receive, send)
         return None
@@ -217,20 +225,38 @@ class Door:
             if names.count(name) > 1:
                 raise Problem("bad-request", f"More than one {name.decode().title()} header.")
 
-    def _check_key(self, authorization: bytes | None) -> None:
-        if authorization is None:
-            raise Problem("unauthorized", headers={"WWW-Authenticate": 'Bearer realm="taskgate"'})
-        scheme, _, key = authorization.partition(b" ")
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(key.strip(), self._key or b""):
-            wrong = 'Bearer realm="taskgate", error="invalid_token"'
-            raise Problem("unauthorized", headers={"WWW-Authenticate": wrong})
+    async def _granted(self, path: str, authorization: bytes | None) -> Grant:
+        """To whom no key is remembered for."""
+        if self._access is None or is_public(path):
+            return PUBLIC
+        return await self._access.grant(authorization)
 
-    def _tenant(self, headers: dict[bytes, bytes]) -> str:
+    async def _by_token(self, path: str, query: bytes, request_id: str) -> Caller:
+        """Of who shows a stream token for each task that it wants to follow, instead of a key."""
+        given = parse_qs(query.decode("latin-1"), keep_blank_values=True)
+        tasks = given.get("task", []) if path == "/events" else [path.removeprefix("/tasks/").removesuffix("/events")]
+        tokens = given.get("token", [])
+        pairs = zip(tasks, tokens, strict=False)
+        said = {await self.gateway.stream_tokens.check(task_id, token) for task_id, token in pairs}
+        told = said.pop() if len(tasks) == len(tokens) and len(said) == 1 else None
+        if told is None:
+            raise unauthorized()
+        grant: Grant | None = OPEN
+        if self._access is not None:
+            grant = await self._access.by_id(told.key_id) if told.key_id else self._access.bootstrap
+        if grant is None:
+            raise unauthorized()
+        return Caller(told.tenant, request_id, grant)
+
+    def _tenant(self, grant: Grant, headers: dict[bytes, bytes]) -> str:
+        """A key decides; the header is for who needs none, and for the proxy that has TASKGATE_API_KEY itself."""
         if self._tenant_header is None or (given := headers.get(self._tenant_header)) is None:
-            return "default"
+            return grant.tenant
         tenant = given.decode("latin-1")
         if not ids.is_name(tenant):
             raise Problem("bad-request", f"The tenant has {ids.NAME_RULE}")
+        if tenant != grant.tenant and not grant.names_tenant:
+            raise Problem("forbidden", "The key is of another tenant than the one named.")
         return tenant
 
     def _check_serving(self) -> None:

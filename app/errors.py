@@ -36,6 +36,7 @@ KINDS: dict[str, Kind] = {
     "deadline-passed": Kind(
         409, "Start deadline passed", "The task was never queued, and can not start any more: its deadline is over."
     ),
+    "forbidden": Kind(403, "Forbidden", "The key may not do that; `WWW-Authenticate` names the scope that it lacks."),
     "gone": Kind(410, "Task purged", "The task existed longer ago than finished tasks are kept."),
     "head-too-large": Kind(431, "Head too large", "A request has at most 100 headers and about 32 KiB of them."),
     "idempotency-key-invalid": Kind(
@@ -49,6 +50,8 @@ KINDS: dict[str, Kind] = {
         400, "Invalid cursor", "A cursor continues the list that it was given for, with the same filters; start anew."
     ),
     "invalid-json": Kind(400, "Invalid JSON", "The body is not JSON in UTF-8 as RFC 8259 defines it."),
+    "keys-full": Kind(409, "No room for a key", "There are as many keys as there may be: revoke those not in use."),
+    "keys-off": Kind(409, "No keys are asked for", "Without TASKGATE_API_KEY this service asks for none."),
     "method-not-allowed": Kind(405, "Method not allowed", "The `Allow` header lists what this path answers."),
     "no-answer": Kind(503, "No answer", "The supervisor that runs the task did not answer in time. Try again."),
     "not-cancelable": Kind(409, "Not cancelable", "The task has already ended in another way."),
@@ -71,6 +74,7 @@ KINDS: dict[str, Kind] = {
     "request-timeout": Kind(408, "Request too slow", "The head of the request did not arrive in time."),
     "service-draining": Kind(503, "Shutting down", "This process takes no new tasks any more. Try again."),
     "starting": Kind(503, "No task types yet", "No worker has published its task types yet. Try again."),
+    "too-many-streams": Kind(429, "Too many streams", "As many event streams of this key are open as it may have."),
     "unauthorized": Kind(401, "Unauthorized", "Send `Authorization: Bearer <key>`."),
     "unique-conflict": Kind(
         409,
@@ -140,6 +144,10 @@ def problem_of(error: errors.TaskgateError, *, task_id: str | None = None) -> Pr
     match error:
         case errors.TaskNotFound():
             return Problem("not-found", "There is no such task.")
+        case errors.KeyNotFound():
+            return Problem("not-found", "There is no such key.")
+        case errors.KeysFull():
+            return Problem("keys-full")
         case errors.Refused():
             return _refused(error)
         case errors.IdempotencyConflict():

@@ -11,6 +11,7 @@ from types import FrameType
 import redis.asyncio as redis
 import structlog
 
+from app.access import Access
 from app.estimates import Estimates
 from app.hub import Hub
 from app.metrics import Metrics
@@ -21,9 +22,11 @@ from app.siblings import Siblings
 from app.snapshots import Snapshots
 from app.stack import Stacks
 from app.status import StatusEndpoint
+from app.stream_tokens import StreamTokens
 from app.submit import SubmitEndpoint
 from app.traces import RequestTraces
 from app.types import TypeRegistry
+from taskgate.contract.key_store import KeyStore
 from taskgate.contract.shares import OTHERS
 from taskgate.contract.store import Store
 from taskgate.settings import Settings
@@ -61,6 +64,12 @@ class Gateway:
             retention_bytes=int(settings.retention_bytes),
         )
         self.metrics = Metrics(set(settings.policy.queues) - {OTHERS}, siblings)
+        self.keys = KeyStore(client)
+        self.stream_tokens = StreamTokens(self.keys)
+        self.access: Access | None = None
+        """None: no key is asked for."""
+        if settings.api_key is not None:
+            self.access = Access(self.keys, settings.api_key.get_secret_value(), partitions=settings.partitions)
         self.types = TypeRegistry(self.store)
         self.snapshots = Snapshots(
             self.store,
@@ -68,7 +77,7 @@ class Gateway:
             ttl_s=settings.status_cache_ms / 1000,
             retention_s=settings.retention_s,
         )
-        self.hub = Hub(client, self.store, self.snapshots)
+        self.hub = Hub(client, self.store, self.snapshots, self.access)
         self.stacks = Stacks(self.store, self.hub)
         self.submit = SubmitEndpoint(
             self.store,
@@ -99,6 +108,8 @@ class Gateway:
         gc.freeze()  # what has been imported lives as long as the process: do not look at it again and again
         gc.set_threshold(GC_THRESHOLD)
         running = [asyncio.create_task(each) for each in (self.hub.run(), self.metrics.run(self))]
+        if self.access is not None:
+            running.append(asyncio.create_task(self.access.run()))
         try:
             with self._signals():
                 yield

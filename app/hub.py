@@ -6,11 +6,13 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
 
 import redis.asyncio as redis
 import structlog
 from redis.exceptions import RedisError
 
+from app.access import Access
 from app.shared import shared
 from app.snapshots import Snapshot, Snapshots
 from app.sse import Bell, Pulse
@@ -126,13 +128,15 @@ class Watch:
 class Hub:
     """Follows the change channels of watched tasks; `run` until cancelled."""
 
-    def __init__(self, client: redis.Redis, store: Store, snapshots: Snapshots) -> None:
+    def __init__(self, client: redis.Redis, store: Store, snapshots: Snapshots, access: Access | None = None) -> None:
         self.snapshots = snapshots
         self.draining = False
         self.mailbox = keys.gateway(0, secrets.token_hex(8))
         """Channel of this process, on which supervisors answer it; the subscription always has that one."""
         self.on_mail: Callable[[bytes], None] = lambda _: None
         self._deletions = [keys.deletions(partition).encode() for partition in store.partitions]
+        self._access = access
+        self._access_channels = [] if access is None else [keys.access(0).encode()]
         self._client = client
         self._store = store
         self._watches: dict[bytes, Watch] = {}
@@ -222,7 +226,7 @@ class Hub:
         """One connection's life: subscribe to all that is watched, then pass wake-ups on."""
         async with self._client.pubsub() as pubsub:
             async with self._telling:
-                await pubsub.subscribe(self.mailbox, *self._deletions, *self._watches)
+                await pubsub.subscribe(self.mailbox, *self._access_channels, *self._deletions, *self._watches)
                 self._pubsub = pubsub
             silent = False
             while True:
@@ -235,10 +239,19 @@ class Hub:
                 elif (watch := self._watches.get(message["channel"])) is not None:
                     # Also when it confirms a subscription: what happened before, nobody was told of.
                     watch.wake()
+                elif self._access is not None and message["channel"] in self._access_channels:
+                    self._hear(self._access, message)
                 elif message["type"] == "message" and message["channel"] in self._deletions:
                     self.snapshots.drop(message["data"].decode())
                 elif message["type"] == "message" and message["channel"] == self.mailbox.encode():
                     self.on_mail(message["data"])
+
+    @staticmethod
+    def _hear(access: Access, message: dict[str, Any]) -> None:
+        if message["type"] == "message":
+            access.changed(message["data"].decode())
+        else:
+            access.lost_track()  # subscribed anew: what was said meanwhile was not heard
 
     async def _tell(self, changes: Sequence[tuple[bytes, bool]]) -> list[None]:
         """Subscribe to what is watched by now, leave what is not: all that came during the last call, or the streams

@@ -7,11 +7,13 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from app import logs
+from app.api_keys import KeyBody, KeysView, NewKeyView, RotateBody, StreamTokenView
 from app.dead_letters import RedriveBody
 from app.envelope import Envelope
 from app.fields import PARTS
 from app.letter import LetterView
 from app.queues import QueuesView
+from app.scopes import ROUTES
 from app.stack import StackView
 from app.sweeps import Purged, Redriven
 from app.view import TaskView, encode
@@ -64,17 +66,38 @@ _EVENT = {
     },
 }
 
+_BY_TOKEN = ("/tasks/{task_id}/events", "/events")
+_SCHEMES = {
+    "key": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "TASKGATE_API_KEY, or a key of `POST /keys`; only where TASKGATE_API_KEY is set",
+    },
+    "stream_token": {
+        "type": "apiKey",
+        "in": "query",
+        "name": "token",
+        "description": "of `POST /tasks/{task_id}/stream-tokens`; for many tasks one for each, in their order",
+    },
+}
+_CHALLENGE = {"WWW-Authenticate": {"schema": _TEXT, "example": 'Bearer realm="taskgate", error="invalid_token"'}}
+_CHALLENGED = {
+    status: {"headers": {name: {**header, "description": why} for name, header in _CHALLENGE.items()}}
+    for status, why in {"401": "no key, or none that is good", "403": "the scope that the key lacks"}.items()
+}
+
 _ID = {"name": "task_id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
 
 
 def document(api: FastAPI) -> bytes:
     found = get_openapi(title="Taskgate", version="1", description=_DESCRIPTION, routes=api.routes)
-    (task, envelope, problem, stack, queues, letter, redrive, redriven, purged), components = (
-        msgspec.json.schema_components(
-            [TaskView, Envelope, Problem, StackView, QueuesView, LetterView, RedriveBody, Redriven, Purged],
-            ref_template="#/components/schemas/{name}",
-        )
+    (task, envelope, problem, stack, queues, letter, redrive, redriven, purged), components = _schemas(
+        TaskView, Envelope, Problem, StackView, QueuesView, LetterView, RedriveBody, Redriven, Purged
     )
+    (key_body, rotate_body, all_keys, new_key, token), more = _schemas(
+        KeyBody, RotateBody, KeysView, NewKeyView, StreamTokenView
+    )
+    components |= more
     components["Envelope"]["properties"]["payload"] = {"description": "JSON that fits the schema of the type"}
     components["Envelope"]["properties"]["metadata"] = {"type": "object", "description": "kept and shown, never read"}
     for name, meaning in _KEYS.items():
@@ -87,9 +110,8 @@ def document(api: FastAPI) -> bytes:
     components["RedriveBody"]["oneOf"] = [{"required": ["ids"]}, {"required": ["filter"]}]
     found["components"] = {
         "schemas": components,
-        "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "TASKGATE_API_KEY, where set"}},
+        "securitySchemes": _SCHEMES,
     }
-    found["security"] = [{}, {"key": []}]
     for path, operations in _hot(task, envelope).items():
         found["paths"][path] = operations | found["paths"].get(path, {})
     for path in ("/tasks", "/dead-letters"):
@@ -99,16 +121,34 @@ def document(api: FastAPI) -> bytes:
         "required": True,
         "content": {"application/json": {"schema": redrive}},
     }
+    for path, body in {"/keys": key_body, "/keys/{key_id}/rotate": rotate_body}.items():
+        found["paths"][path]["post"]["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": body}},
+        }
+        found["paths"][path]["post"]["responses"] = {"201": _shown("The new key", new_key)}
+    found["paths"]["/keys"]["get"]["responses"] = {"200": _shown("Keys", all_keys)}
     refused = {"description": "A problem", "content": {"application/problem+json": {"schema": problem}}}
     answers = _answers(task, stack, queues) | {
         "/dead-letters/{task_id}": {"200": _shown("The task and its attempts", letter)},
         "/dead-letters/redrive": {"200": _shown("So many were redriven", redriven)},
+        "/tasks/{task_id}/stream-tokens": {"201": _shown("The token", token)},
     }
     for path, operations in found["paths"].items():
-        for operation in operations.values():
+        for method, operation in operations.items():
             operation["responses"].pop("422", None)  # FastAPI's own shape, which is not sent
             operation["responses"] = {**answers.get(path, operation["responses"]), "default": refused}
+            scope = ROUTES[f"{method.upper()} {path}"]
+            operation["security"] = [] if scope is None else [{}, {"key": [scope]}]
+            if scope is not None:
+                operation["responses"] |= {"401": _CHALLENGED["401"] | refused, "403": _CHALLENGED["403"] | refused}
+            if path in _BY_TOKEN:
+                operation["security"].append({"stream_token": []})
     return encode(found)
+
+
+def _schemas(*types: type) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    return msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
 
 
 class Problem(msgspec.Struct, omit_defaults=True):

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from app.grants import OPEN, Grant
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -16,6 +18,8 @@ class Caller(NamedTuple):
 
     tenant: str
     request_id: str
+    grant: Grant = OPEN
+    """What it may do."""
 
 
 CALLER = "taskgate.caller"

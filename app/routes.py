@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from app import listing, readiness
+from app.access import join_streams
 from app.errors import KINDS, Problem
 from app.filters import Wanted
 from app.gateway import Gateway
@@ -134,6 +135,7 @@ async def events(task_id: str, parts: Parts, who: Who, seen: Seen, start: Start 
     stream = await open_stream(
         parts.hub, parts.store, task_id=task_id, tenant=who.tenant, seen=seen, start=From(start or "")
     )
+    join_streams(who.grant, stream)
     return stream or Response(status_code=204, headers={"Cache-Control": "no-store"})
 
 
@@ -158,6 +160,7 @@ async def many_events(
     stream = await open_merged(
         parts.hub, parts.store, task_ids=task_ids, tenant=who.tenant, seen=seen, start=From(start or "")
     )
+    join_streams(who.grant, stream)
     return stream or Response(status_code=204, headers={"Cache-Control": "no-store"})
 
 

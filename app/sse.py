@@ -104,6 +104,7 @@ class EventStream(Response):
         self._source = source
         self._pulse = pulse
         self._leaving = leaving
+        self.on_end: Callable[[EventStream], None] | None = None
         self._sent_at = self._began_at = 0.0
         self._sending = self._stuck = False
 
@@ -130,6 +131,8 @@ class EventStream(Response):
         finally:
             self._pulse.remove(self._beat)
             self._pulse.streams -= 1
+            if self.on_end is not None:
+                self.on_end(self)
             gone.cancel()
 
     async def _send(self, send: Send, data: bytes, *, more: bool = True) -> None:
@@ -150,5 +153,9 @@ class EventStream(Response):
 
     async def _until_gone(self, receive: Receive) -> None:
         await until_gone(receive)
+        self.end()
+
+    def end(self) -> None:
+        """Let its client go."""
         self._source.closing = True
         self._source.bell.ring()

@@ -150,7 +150,9 @@ async def _wire_us(request: bytes, answer: Reply, calls: int) -> float:
     settings = SimpleNamespace(
         api_key=None, tenant_header=None, max_body_bytes=1 << 20, access_log=False, cors_origins=()
     )
-    saying = SimpleNamespace(settings=settings, draining=False, submit=say, status=say, metrics=Metrics(set()))
+    saying = SimpleNamespace(
+        settings=settings, draining=False, submit=say, status=say, metrics=Metrics(set()), access=None
+    )
     state = ServerState()
     state.default_headers = [(b"date", b"Mon, 30 Nov 2026 00:00:00 GMT"), *PROTECTION]
     config = SimpleNamespace(loaded_app=Door(cast(Gateway, saying), cast(Any, None)))

@@ -13,6 +13,8 @@ TaskgateError
 ├── DeadlinePassed          redrive of a spilled task after its start deadline
 ├── NotFinished             the result of a task that has not ended
 ├── ResultGone              of a task that is still known: dropped, since finished tasks kept too much
+├── KeyNotFound             no API key of that id
+├── KeysFull                no room for another API key
 ├── NoSuchWorker            a claim by a supervisor that has not beaten
 ├── StoreUnavailable        Redis is away: nothing was done
 └── OutcomeUnknown          Redis went away after the command was sent: it may have been done
@@ -35,6 +37,14 @@ class TaskgateError(Exception):
 
 class TaskNotFound(TaskgateError):
     pass
+
+
+class KeyNotFound(TaskgateError):
+    pass
+
+
+class KeysFull(TaskgateError):
+    """Its argument: how many there may be."""
 
 
 class Refused(TaskgateError):

@@ -75,6 +75,11 @@ def deletions(partition: int) -> str:
     return f"{prefix(partition)}deletions"
 
 
+def access(partition: int) -> str:
+    """Pub/sub channel of all gateways: the id of an API key that was revoked, or changed."""
+    return f"{prefix(partition)}access"
+
+
 def gateway(partition: int, gateway_id: str) -> str:
     """Pub/sub channel of one gateway process: `<request> <JSON>`, a supervisor's answer."""
     return f"{prefix(partition)}gateway:{gateway_id}"

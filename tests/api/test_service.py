@@ -203,6 +203,11 @@ async def test_openapi_describes_every_route(http: httpx.AsyncClient) -> None:
         ("GET", "/readyz"),
         ("GET", "/metrics"),
         ("GET", "/problems/{slug}"),
+        ("POST", "/tasks/{task_id}/stream-tokens"),
+        ("GET", "/keys"),
+        ("POST", "/keys"),
+        ("POST", "/keys/{key_id}/rotate"),
+        ("DELETE", "/keys/{key_id}"),
     }
     for item in document["paths"].values():
         for operation in item.values():

@@ -12,6 +12,8 @@ from taskgate.contract.states import Status
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.lua"))
 REFUSED_AT_MAXMEMORY = {"submit", "redrive"}
+ONLY_READ = {"read", "page", "pace", "queues", "unserved", "look_up_keys", "list_keys"}
+OF_NO_TASK = {"keep_key", "list_keys", "look_up_keys", "revoke_key", "stream_secret", "use_keys"}
 BINDING = re.compile(
     r"^local (?P<name>\w+) = "
     r"(?:ARGV\[(?P<text>\d+)\]|tonumber\(ARGV\[(?P<int>\d+)\]\)|cmsgpack\.unpack\(ARGV\[(?P<list>\d+)\]\)"
@@ -31,7 +33,7 @@ def _lines(name: str) -> list[str]:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_only_what_brings_new_tasks_is_refused_at_maxmemory(name: str) -> None:
     shebang = _lines(name)[0]
-    if name in ("read", "page", "pace", "queues", "unserved"):
+    if name in ONLY_READ:
         assert shebang == "#!lua flags=no-writes"
     else:
         assert shebang == ("#!lua" if name in REFUSED_AT_MAXMEMORY else "#!lua flags=allow-oom")
@@ -45,7 +47,7 @@ def test_the_header_tells_transition_and_replies(name: str) -> None:
     stated = {word for pair in words for side in pair for word in re.findall(r"\w+", side)}
     named = stated & set(Status)
     written = {status for status in re.findall(r'"(\w+)"', "\n".join(_lines(name))) if status in set(Status)}
-    if name in {"beat", "read", "report", "goodbye", "trim", "nudge", "announce", "unserved", "page", "pace", "queues"}:
+    if name in {"beat", "report", "goodbye", "trim", "nudge", "announce"} | ONLY_READ | OF_NO_TASK:
         assert named == set(), "these change no state"
     else:
         assert named, "which states it takes tasks from and to"
@@ -96,7 +98,7 @@ def test_every_script_that_counts_writes_the_counts(name: str) -> None:
 
 
 def test_every_script_is_one_method_of_the_store() -> None:
-    store = "".join((FOLDER.parent / name).read_text() for name in ("reading.py", "store.py"))
+    store = "".join((FOLDER.parent / name).read_text() for name in ("key_store.py", "reading.py", "store.py"))
     assert sorted(re.findall(r'Script\(redis, "(\w+)"\)', store)) == SCRIPTS
     for name in SCRIPTS:
         assert f"async def {name}(" in store

@@ -32,6 +32,7 @@ NAMES: dict[str, Callable[[int], str]] = {
     "gateway": lambda p: keys.gateway(p, "g"),
     "notices": keys.notices,
     "deletions": keys.deletions,
+    "access": keys.access,
 }
 PATTERNS = {
     r"task:<id>", r"task:<id>:events", r"task:<id>:logs", r"task:<id>:alive", r"task:<id>:attempts", r"queues",
@@ -59,7 +60,7 @@ def test_every_function_of_the_module_is_covered_here() -> None:
 def test_scripts_write_channels_by_the_names_of_the_module() -> None:
     sources = "".join(path.read_text() for path in FOLDER.glob("*.lua"))
     published = set(re.findall(r'"PUBLISH", prefix \.\. "(\w+)', sources))
-    assert published == {"changes", "deletions", "inbox", "notices"}
+    assert published == {"access", "changes", "deletions", "inbox", "notices"}
 
 
 async def test_scripts_write_the_keys_of_the_table_and_no_others(
