@@ -49,6 +49,7 @@ SCENES = (
 
 
 def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     for scene in SCENES:
         with tempfile.TemporaryDirectory(prefix="taskgate-pictures-") as place:
             readings = list(_watched(scene, Path(place)))
