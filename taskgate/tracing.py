@@ -86,7 +86,7 @@ class Traces:
 
     def close(self) -> None:
         """Export what is left, for a moment."""
-        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing = threading.Thread(target=self._provider.shutdown, name="taskgate-traces", daemon=True)
         closing.start()
         closing.join(CLOSE_S)
 
