@@ -10,6 +10,7 @@ from taskgate.settings import Settings
 _SOFT_STOP_S = 5
 """What runs gets its soft signal so long before the end of the grace."""
 _SHOWN = 5
+_SHORT_KEY = 24
 
 
 def checklist(settings: Settings) -> list[Finding]:
@@ -106,12 +107,15 @@ def _logs(settings: Settings) -> Finding:
 
 
 def _access(settings: Settings) -> Finding:
-    key = settings.api_key is not None
+    key = settings.api_key.get_secret_value() if settings.api_key else ""
+    short = 0 < len(key) < _SHORT_KEY
     return judge(
         "access",
-        f"{settings.host}:{settings.port}, " + ("with a key" if key else "without a key"),
-        warn=not key and not platform.is_loopback(settings.host),
-        advice="whoever reaches it may submit, read and cancel: set TASKGATE_API_KEY (or _FILE), or see to it that "
+        f"{settings.host}:{settings.port}, " + ("without a key", "with a key", "with a short key")[bool(key) + short],
+        warn=short or (not key and not platform.is_loopback(settings.host)),
+        advice="a key of fewer than 24 characters can be guessed: openssl rand -base64 33"
+        if short
+        else "whoever reaches it may submit, read and cancel: set TASKGATE_API_KEY (or _FILE), or see to it that "
         "nobody else reaches it",
     )
 

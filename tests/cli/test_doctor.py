@@ -440,6 +440,8 @@ def test_logs_that_cannot_be_searched_and_doors_that_stand_open_are_told(tmp_pat
     assert level("logs", log_format="console") is level("logs", log_level="warning") is Level.WARN
     assert level("access") is level("access", host="0.0.0.0", api_key="k" * 40) is Level.OK
     assert level("access", host="0.0.0.0", insecure=True) is Level.WARN
+    assert level("access", api_key="hunter2") is Level.WARN
+    assert "hunter2" not in repr(look(load({}, data_dir=tmp_path, api_key="hunter2")))
 
 
 def test_the_page_explains_every_line_that_doctor_can_say(own_server: Server, tmp_path: Path) -> None:
