@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import httpx_sse
 
+from taskgate.client import trace
 from taskgate.client.errors import Unreachable
 from taskgate.client.steps import Answer, Message, Open, Send, check_header
 
@@ -51,7 +52,7 @@ def request_of(step: Send, timeout_s: float) -> dict[str, Any]:
         "method": step.method,
         "url": step.path,
         "params": step.params or None,
-        "headers": step.headers,
+        "headers": {**step.headers, **trace.headers()},
         "content": step.content,
         "timeout": httpx.Timeout(min(timeout_s, left_s), read=min(timeout_s + step.held_s, left_s)),
     }
@@ -62,7 +63,7 @@ def stream_of(step: Open, timeout_s: float) -> dict[str, Any]:
         "method": "GET",
         "url": step.path,
         "params": step.params or None,
-        "headers": dict(step.headers),
+        "headers": {**step.headers, **trace.headers()},
         "timeout": httpx.Timeout(timeout_s, read=step.silence_s),
     }
 
