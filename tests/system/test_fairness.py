@@ -203,15 +203,13 @@ def at_a_time(runs: list[Run], died_ns: dict[int, int]) -> int:
 
 @pytest.mark.full
 async def test_a_place_that_is_given_back_is_taken_at_once(fair_rig: Rig) -> None:
-    """No beat has to find out: forty in a row would take forty of them."""
-    fair_rig.settings["TASKGATE_LEASE_S"] = "60"
+    """No beat has to find out: one comes every 100 s."""
+    fair_rig.settings["TASKGATE_LEASE_S"] = "300"
     await fair_rig.worker()
     ids = [task_id for n in range(10) for task_id in await submit(fair_rig, 2, "keyed", 1, key=f"k{n % 2}")]
     ids += await submit(fair_rig, 10, "pair", 1)
     ids += await submit(fair_rig, 10, "sleep", 1, tenant="three")
-    before_s = time.monotonic()
-    await eventually(lambda: all_ended(fair_rig, ids), bool, within_s=60)
-    assert time.monotonic() - before_s < 20, "one beat comes every 20 s"
+    await eventually(lambda: all_ended(fair_rig, ids), bool, within_s=80)
 
 
 @pytest.mark.full

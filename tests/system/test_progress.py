@@ -240,11 +240,11 @@ async def check_saves_without_end(rig: Rig) -> None:
     for _ in range(3):
         begun = time.monotonic()
         await rig.ended(await rig.submit("quick", 1), within_s=60)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 20, "moments on a quiet machine"
     begun = time.monotonic()
     await rig.http.post(f"/tasks/{task_id}/cancel")
     assert (await rig.ended(task_id, within_s=60))["status"] == "canceled"
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
 
 
 async def test_what_a_task_says_is_whole_in_order_bounded_and_there_before_its_end(rig: Rig) -> None:

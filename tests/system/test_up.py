@@ -164,7 +164,7 @@ def test_a_second_signal_hands_back_at_once(up: Running) -> None:
 
     started = time.monotonic()
     assert up.stop() == 0
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50, "before its grace of 60 s"
 
     up.start()
     assert up.wait_for(task, "running")["attempt"] == 1
