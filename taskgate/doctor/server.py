@@ -34,8 +34,8 @@ class _Server(NamedTuple):
     info: Mapping[str, Any]
     durability: Durability
     config: Mapping[str, str]
-    ahead_s: float
-    """Of this machine's clock, at least; negative: behind it."""
+    ahead_s: float | None
+    """Of this machine's clock, at least; negative: behind it; None: it would not say."""
 
 
 def embedded(settings: Settings) -> list[Finding]:
@@ -125,13 +125,13 @@ async def _ask(settings: Settings) -> _Server:
         await client.aclose()
 
 
-async def _ahead_s(client: Redis) -> float:
+async def _ahead_s(client: Redis) -> float | None:
     """How far Redis' clock is ahead of ours; what the question itself may have taken is not counted."""
     before = time.time()
     try:
         seconds, micros = await client.time()
     except NoPermissionError:
-        return 0.0
+        return None
     after, theirs = time.time(), seconds + micros / 1e6
     return max(theirs - after, 0.0) or min(theirs - before, 0.0)
 
@@ -218,12 +218,14 @@ def _upkeep(found: _Server) -> Iterator[Finding]:
             warn=percentage == "0" and found.durability.level != "none",
             advice="it grows for ever; did a backup leave it so? CONFIG SET auto-aof-rewrite-percentage 100",
         )
-    yield judge(
-        "clock",
-        f"redis' is {abs(found.ahead_s):.1f} s {'ahead' if found.ahead_s > 0 else 'behind'}",
-        warn=abs(found.ahead_s) > _CLOCKS_APART_S,
-        advice="starts and ages go by it, times in logs by this machine's: run NTP (chrony, systemd-timesyncd) on both",
-    )
+    if found.ahead_s is not None:
+        yield judge(
+            "clock",
+            f"redis' is {abs(found.ahead_s):.1f} s {'ahead' if found.ahead_s > 0 else 'behind'}",
+            warn=abs(found.ahead_s) > _CLOCKS_APART_S,
+            advice="starts and ages go by it, times in logs by this machine's: run NTP (chrony, systemd-timesyncd) on "
+            "both",
+        )
 
 
 def _disk(found: _Server, settings: Settings) -> Iterator[Finding]:

@@ -87,10 +87,11 @@ def test_persistence_is_judged_by_what_a_202_is_worth(
 def test_a_server_that_does_not_let_us_ask_is_a_warning(own_server: Server) -> None:
     """As managed ones are."""
     with redis.Redis.from_url(own_server.url) as client:
-        client.execute_command("ACL SETUSER guest on nopass ~* +@all -config")
+        client.execute_command("ACL SETUSER guest on nopass ~* +@all -config -time")
     found = look(load({}, redis_url=own_server.url.replace("unix://", "unix://guest:x@")))
     assert found["persistence"].level is Level.WARN
     assert "does not let us ask" in found["persistence"].found
+    assert not {"clock", "rewrites"} & found.keys()
 
 
 def test_room_for_our_connections(own_server: Server) -> None:
