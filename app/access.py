@@ -107,7 +107,7 @@ class Access:
         self._digests[key_id] = key.digest
         grant.most_streams = key.streams
         if key.rate_per_s:
-            parts = self._partitions
+            parts = self._partitions  # each has its own count
             grant.rate = f"{key_id} {key.rate_per_s / parts:.17g} {-(-key.burst // parts)}"
         grant.good_until = time.monotonic() + left_s
         return grant
@@ -167,7 +167,7 @@ def join_streams(grant: Grant, stream: "EventStream | None") -> None:
     if grant.ended:
         raise unauthorized()
     if stream is not None and grant.most_streams and len(grant.streams) >= grant.most_streams:
-        raise Problem("too-many-streams", retry_after_s=STREAMS_RETRY_S)
+        raise Problem("too-many-streams", retry_after_s=STREAMS_RETRY_S, limit="streams")
     if stream is not None:
         grant.streams.add(stream)
         stream.on_end = grant.streams.discard

@@ -18,6 +18,7 @@ from app.metrics import Metrics
 from app.queues import Queues
 from app.readiness import Readiness
 from app.refusals import RefusalLog
+from app.reply import Caller
 from app.siblings import Siblings
 from app.snapshots import Snapshots
 from app.stack import Stacks
@@ -91,6 +92,10 @@ class Gateway:
         self.status = StatusEndpoint(self.hub, self.store)
         self.queues = Queues(self.store, self.types, settings)
         self.readiness = Readiness(self.store, settings, self.metrics.vitals)
+
+    def is_apart(self, caller: Caller) -> bool:
+        """Whether others share the service, of whom this caller may know nothing."""
+        return self.settings.tenant_header is not None or bool(caller.grant.key_id)
 
     def drain(self) -> None:
         """Take nothing new, end the streams; idempotent."""

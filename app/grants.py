@@ -23,7 +23,7 @@ class Grant:
         self.names_tenant = names_tenant
         """Whether TASKGATE_TENANT_HEADER is believed."""
         self.rate = ""
-        """As Submission.key; "": no rate of its own."""
+        """As Submission.key_rate; "": none of its own."""
         self.most_streams = 0
         """0: any."""
         self.ended = False

@@ -129,22 +129,21 @@ class Queues:
         self._looks = Looks(store, types, settings.policy)
         self._limits = settings.limits
         self._policy = settings.policy
-        self._apart = settings.tenant_header is not None
 
-    async def view(self, tenant: str, queue: str | None = None) -> QueuesView:
-        """`queue`: only that one."""
+    async def view(self, tenant: str, queue: str | None = None, *, apart: bool) -> QueuesView:
+        """`queue`: only that one. `apart`: others have no part in what it sees."""
         look = await self._looks.fresh()
         if queue is not None:
             look = await self._only(queue, look)
-        found = await self._looks.of(tenant, look) if self._apart else look.found
-        names = [name for name in look.names if not self._apart or name in look.operated or name in found]
+        found = await self._looks.of(tenant, look) if apart else look.found
+        names = [name for name in look.names if not apart or name in look.operated or name in found]
         items = []
         for name in names:
             items.append(self._queue(name, look, found.get(name, _NOTHING)))
             await asyncio.sleep(0)  # many queues of many types would hold others up
         return QueuesView(
             items=items,
-            more_queues=0 if self._apart else look.beyond,
+            more_queues=0 if apart else look.beyond,
             tenant=self._tenant(tenant, look),
         )
 

@@ -79,7 +79,12 @@ def is_whole(worker: WorkerInfo) -> bool:
     return worker.state == "ready" and worker.guard == "ok" and len(there) >= worker.wanted_children
 
 
-def view(worker: WorkerInfo, now_ms: int) -> dict[str, Any]:
-    """A supervisor as `GET /workers` shows it."""
+def view(worker: WorkerInfo, now_ms: int, *, with_tasks: bool = True) -> dict[str, Any]:
+    """A supervisor as `GET /workers` shows it. `with_tasks`: whose they are is not told, so not to everybody."""
     alive = is_alive(worker, now_ms)
-    return {**msgspec.structs.asdict(worker), "alive": alive, "whole": alive and is_whole(worker)}
+    shown = {**msgspec.structs.asdict(worker), "alive": alive, "whole": alive and is_whole(worker)}
+    if not with_tasks:
+        shown["children"] = [
+            {name: value for name, value in child.items() if name != "tasks"} for child in worker.children
+        ]
+    return shown

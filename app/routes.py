@@ -197,10 +197,14 @@ async def task_types(parts: Parts) -> Response:
 
 
 @router.get("/workers", tags=["service"], summary="Supervisors and their children")
-async def workers(parts: Parts) -> Response:
-    """`alive`: it has beaten within its lease. `whole`: all its children and its guard are there."""
-    now_ms = await parts.store.now_ms()
-    return _json({"items": [readiness.view(worker, now_ms) for worker in await parts.store.workers()]})
+async def workers(parts: Parts, who: Who) -> Response:
+    """`alive`: it has beaten within its lease. `whole`: all its children and its guard are there.
+
+    `tasks` of children are left out where tenants share the service.
+    """
+    now_ms, apart = await parts.store.now_ms(), parts.is_apart(who)
+    found = await parts.store.workers()
+    return _json({"items": [readiness.view(worker, now_ms, with_tasks=not apart) for worker in found]})
 
 
 @router.get("/queues", tags=["service"], summary="What waits, runs and died; limits and shares")
@@ -217,11 +221,12 @@ async def queues(
     `oldest_age_ms`: since the creation of the oldest queued task. `oldest_age_at_least`: there may be an older one, as
     some wait for a concurrency key, or of more tenants, or behind more tasks, than are looked at.
 
-    `tenants`: the 20 of whom most is ready, and their share of what runs next. Where TASKGATE_TENANT_HEADER separates
-    tenants, a caller sees itself there, and of the queues that the service has not named only those where tasks of its
-    own are ready to start: not where all are scheduled, running, kept back by a key, or dead. `tenant`: the caller.
+    `tenants`: the 20 of whom most is ready, and their share of what runs next. Where keys or TASKGATE_TENANT_HEADER
+    separate tenants, a caller sees itself there, and of the queues that the service has not named only those where
+    tasks of its own are ready to start: not where all are scheduled, running, kept back by a key, or dead. `tenant`:
+    the caller.
     """
-    return _json(await parts.queues.view(who.tenant, queue))
+    return _json(await parts.queues.view(who.tenant, queue, apart=parts.is_apart(who)))
 
 
 @router.get("/livez", tags=["service"], summary="Whether this process works")

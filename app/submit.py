@@ -130,6 +130,7 @@ class SubmitEndpoint:
             on_conflict=task.on_conflict or "return",
             concurrency_key=concurrency,
             concurrency=info.concurrency_per_key,
+            key_rate=caller.grant.rate,
         )
         try:
             decided = self._decided(submission, receive)

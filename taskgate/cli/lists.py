@@ -98,13 +98,14 @@ def workers(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
     children = worker.get("children") or []
-    busy = sum(1 for child in children if child.get("tasks"))
+    told = all("tasks" in child for child in children)  # where tenants share the service, it is not
+    busy = str(sum(1 for child in children if child["tasks"])) if told else "?"
     return (
         str(worker.get("id")),
         str(worker.get("state")) if worker.get("alive", True) else "silent",
         "yes" if worker.get("whole") else "no",
         str(len(children)),
-        str(busy),
+        busy,
         str(worker.get("guard")),
         ",".join(worker.get("queues") or []),
     )

@@ -69,6 +69,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Hash of the concurrency key, "" for none."""
     concurrency: int = 1
     """So many tasks of the same tenant, type and concurrency key run at a time."""
+    key_rate: str = ""
+    """`<id> <per s> <burst>` of the API key that submits it, "" where that has no rate."""
 
 
 class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -26,6 +26,20 @@ for _, limits in ipairs(tenant_limits) do
     rates[limits[1]] = rate_of(limits)
 end
 
+local key_rates = {}
+
+-- The rate of an API key, as submissions name it; nil: it has none.
+local function key_rate_of(named)
+    if named == "" then
+        return nil
+    end
+    if not key_rates[named] then
+        local id, per_s, burst = string.match(named, "^(%S+) (%S+) (%S+)$")
+        key_rates[named] = rate_of({ "!" .. id, 0, 0, 0, tonumber(per_s), tonumber(burst) }) -- no tenant is called so
+    end
+    return key_rates[named]
+end
+
 -- What an earlier request with the same key led to; a key whose task is purged is free.
 local function earlier(idem_key, fingerprint)
     local seen, task_id = string.match(redis.call("GET", idem_key) or "", "^(%S+) (%S+)$")
@@ -78,7 +92,7 @@ end
 local function turn_away(item, queue, rate, limit, bound, over, bytes)
     local part = bound == queue and 1 or TENANTS_PART
     if queue.on_full == "spill" and spill(item, queue, limit, part, bytes) then
-        admit(nil, nil, rate)
+        admit(nil, nil, rate, key_rate_of(item[17]))
         return { "spilled" }
     end
     if queue.on_full == "wait" and bytes <= bound.limit_bytes then
@@ -133,6 +147,11 @@ local function submit(item)
         return taken
     end
     local in_queue, of_tenant, rate, bytes = queues[queue], tenants[tenant], rates[tenant], #payload + TASK_BYTES
+    local key_rate = key_rate_of(item[17])
+    local key_retry_ms = key_rate and rate_refusal_ms(key_rate)
+    if key_retry_ms then
+        return { "full", "rate-key", key_retry_ms }
+    end
     local retry_ms = rate and rate_refusal_ms(rate)
     if retry_ms then
         return { "full", "rate", retry_ms }
@@ -141,7 +160,7 @@ local function submit(item)
     if limit then
         return turn_away(item, in_queue, rate, limit, bound, over, bytes)
     end
-    admit(in_queue, of_tenant, rate)
+    admit(in_queue, of_tenant, rate, key_rate)
     if replaced then
         replace(replaced, id, retention_ms)
     end
@@ -160,6 +179,9 @@ end
 for i, limits in ipairs(tenant_limits) do
     local waiting, bytes = close_bound(tenants[limits[1]])
     tenant_limits[i] = { waiting, bytes, close_rate(rates[limits[1]]) }
+end
+for _, rate in pairs(key_rates) do
+    close_rate(rate)
 end
 settle()
 return { replies, queue_limits, tenant_limits }

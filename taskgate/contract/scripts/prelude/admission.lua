@@ -172,7 +172,7 @@ local function start_window(bound)
     bound.pace = bound.pace and pace_in(bound.pace.rate, 0, 0)
 end
 
--- GCRA of a tenant's submissions, counted in submissions, so that another rate holds at once. `ahead`: how many it is ahead
+-- GCRA of a tenant's submissions, or a key's, counted in submissions, so that another rate holds at once. `ahead`: how many it is ahead
 -- of its rate (its TAT lies that many steps after now); `row`: as `room_at`, in steps from now. nil: it has no rate.
 local function rate_of(limits)
     local per_s, burst = limits[5], limits[6]
@@ -218,17 +218,23 @@ local function passed(queue, tenant, bytes)
     return limit, bound, over
 end
 
+-- One more submission of that rate, which may be nil.
+local function take_rate(rate)
+    if rate then
+        rate.ahead = rate.ahead + 1
+        rate.moved = true
+    end
+end
+
 -- Something is accepted that counts for them; each may be nil.
-local function admit(queue, tenant, rate)
+local function admit(queue, tenant, rate, key_rate)
     for _, bound in pairs({ queue, tenant }) do
         if not bound.starts and (is_idle(bound) or not bound.measured) then
             start_window(bound)
         end
     end
-    if rate then
-        rate.ahead = rate.ahead + 1
-        rate.moved = true
-    end
+    take_rate(rate)
+    take_rate(key_rate)
 end
 
 -- Write what the call has changed of it; what waits there now, in tasks and bytes. Before `settle`; nil: no limits.
