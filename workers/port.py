@@ -83,9 +83,9 @@ class Port:
         host, port = self.address
         log.info("worker health listens", url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
         try:
-            await server.serve_forever()
+            await asyncio.Event().wait()
         finally:
-            server.close()
+            server.close()  # not waited for: who is connected and asks nothing would delay the stop
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
