@@ -1,11 +1,12 @@
-"""A finished task must not cost more than 3 KiB on the embedded server."""
+"""A finished task costs at most 3 KiB on the embedded server, and a full queue its limit and a half."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
 
-from taskgate.contract.models import Finish, Submission
+from taskgate.contract.errors import Refused
+from taskgate.contract.models import Finish, Limits, QueueLimits, Submission
 from taskgate.contract.script import BATCH
 from taskgate.contract.store import Store
 from tests.contract.conftest import Hand, submission, submit
@@ -52,3 +53,19 @@ async def test_a_finished_task_that_did_nothing_fits_the_budget(store: Store, w1
         assert set(await store.finish(0, "w1", ends)) == {"succeeded"}
     cost = (await _used(redis_client) - before) / TASKS
     assert 1000 < cost <= BUDGET_BYTES, f"{cost:.0f} bytes a task"
+
+
+@pytest.mark.parametrize("payload_bytes", [7, 1000, 20_000])
+async def test_a_full_queue_fits_into_what_operations_reckons_for_its_limit(
+    store: Store, redis_client: Redis, payload_bytes: int
+) -> None:
+    """docs/operations.md: 1.5 times the limit, whatever fills it."""
+    limit = 16 * 1024**2
+    limits = Limits(queue=QueueLimits(bytes=limit))
+    payload = b'"%s"' % (b"x" * (payload_bytes - 2))
+    before = await _used(redis_client)
+    full = False
+    while not full:
+        outcomes = await store.submit([submission(payload=payload, request_id="f" * 32) for _ in range(BATCH)], limits)
+        full = any(isinstance(each, Refused) for each in outcomes)
+    assert limit / 5 < await _used(redis_client) - before <= 1.5 * limit
