@@ -162,6 +162,16 @@ def test_peers_are_started_by_the_modules_named_after_them(monkeypatch: pytest.M
     assert {name for name, service in found.items() if "arq" in Path(service.app[0]).parts} == {"arq"}
 
 
+@pytest.mark.parametrize(("single", "workers"), [(False, 1), (True, 2)])
+def test_a_worker_command_of_one_process_is_started_for_each(single: bool, workers: int) -> None:
+    app = services.bare().app
+    service = services.Service(
+        "peer", app, [sys.executable, "-c", "import time; time.sleep(600)"], keeps=False, single=single
+    )
+    with serving(Durability.MEMORY) as valkey, service.running(valkey, processes=2) as running:
+        assert len(running.workers) == workers
+
+
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_short_benchmark_of_taskgate_alone_finds_nothing_wrong(tmp_path: Path) -> None:
