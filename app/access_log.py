@@ -23,6 +23,9 @@ def log_access(request: Observed, seconds: float) -> None:
         facts["path"] = request.scope["path"][:SHOWN_CHARS]
     if request.task_id:
         facts["task_id"] = request.task_id[:SHOWN_CHARS]
+    if request.span is not None:
+        context = request.span.get_span_context()
+        facts |= {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
     client = request.scope.get("client")
     logger.info(
         "request",

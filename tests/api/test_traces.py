@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -44,7 +45,7 @@ async def traced(redis_url: str, collector: Collector, worker: Worker) -> AsyncI
     """A client of a gateway that exports."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(collector))
-    settings = environment.load({}, redis_url=redis_url, tenant_header="X-Tenant")
+    settings = environment.load({}, redis_url=redis_url, tenant_header="X-Tenant", access_log=True)
     gateway = Gateway(settings, connect(settings, "gateway"), traces=Traces(provider))
     async with client_of(Door(gateway, build(gateway))) as http:
         yield http
@@ -59,7 +60,8 @@ async def test_a_submission_is_a_request_with_its_way_into_the_queue(
     traced: httpx.AsyncClient, collector: Collector, worker: Worker
 ) -> None:
     sent = {"traceparent": PARENT, "tracestate": "a=1,b=2", "X-Tenant": "acme", "X-Request-ID": "r-1"}
-    answer = await traced.post("/tasks", json=ECHO, headers=sent)
+    with structlog.testing.capture_logs() as lines:
+        answer = await traced.post("/tasks", json=ECHO, headers=sent)
     request, send = collector.named("POST /tasks"), collector.named("send default")
     assert request.context is not None
     assert send.context is not None
@@ -74,6 +76,8 @@ async def test_a_submission_is_a_request_with_its_way_into_the_queue(
     assert (about["taskgate.tenant"], about["taskgate.request_id"]) == ("acme", "r-1")
     assert about["messaging.message.id"] == shown(send)["messaging.message.id"] == task_id
     assert shown(send)["messaging.destination.name"] == "default"
+    [line] = lines
+    assert (line["trace_id"], line["span_id"]) == (PARENT.split("-")[1], f"{request.context.span_id:016x}")
     assert answer.headers["traceresponse"] == f"00-{PARENT.split('-')[1]}-{request.context.span_id:016x}-01"
     [claimed] = await worker.claim()
     assert claimed.spec.traceparent == f"00-{PARENT.split('-')[1]}-{send.context.span_id:016x}-01"
