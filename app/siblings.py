@@ -43,9 +43,10 @@ class Siblings:
         if told == self._told:
             return
         partial = self._path.with_suffix(".new")
-        partial.write_bytes(told)
-        partial.replace(self._path)
-        self._told = told
+        with contextlib.suppress(OSError):  # a full disk: the others know what was told last
+            partial.write_bytes(told)
+            partial.replace(self._path)
+            self._told = told
 
     def added_up(self, families: Sequence[Family]) -> list[Family]:
         """Those of this process and of all others. Its own are told first: what was shown once is never taken back."""

@@ -174,7 +174,7 @@ class Served:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def ended(self, within_s: float = 10) -> int:
+    async def ended(self, within_s: float = 60) -> int:
         """Its exit code, once it has one."""
 
         async def code() -> int | None:

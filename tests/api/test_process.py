@@ -56,13 +56,13 @@ async def test_several_processes_share_a_port_and_stop_together(serve: Serve, wo
 
 async def test_no_process_outlives_a_killed_parent(serve: Serve) -> None:
     served = await serve(gateway_processes=2)
-    workers = await eventually(lambda: _serving(served.process.pid), lambda pids: len(pids) == 2)
+    workers = await eventually(lambda: _serving(served.process.pid), lambda pids: len(pids) == 2, within_s=60)
     served.kill()
 
     async def left() -> list[int]:
         return [pid for pid in workers if not is_dead(pid)]
 
-    await eventually(left, lambda pids: not pids)
+    await eventually(left, lambda pids: not pids, within_s=60)  # one that still starts sees it once it has
 
 
 async def _serving(pid: int) -> list[int]:
@@ -88,7 +88,7 @@ async def test_no_submission_is_lost_while_it_stops(serve: Serve, worker: Worker
     async def count() -> int:
         return len(accepted)
 
-    await eventually(count, lambda found: found >= 50)
+    await eventually(count, lambda found: found >= 50, within_s=60)
     assert await served.stop() == 0
     ends = await asyncio.gather(*submitters, return_exceptions=True)
     assert all(end is None or isinstance(end, httpx.TransportError) for end in ends)
@@ -178,7 +178,7 @@ async def test_any_asgi_server_can_run_it(redis_url: str, worker: Worker) -> Non
                 except httpx.TransportError:
                     return 0
 
-            await eventually(ready, lambda status: status == 200)
+            await eventually(ready, lambda status: status == 200, within_s=60)
             await submit(http)
     finally:
         process.kill()
