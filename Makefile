@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 IN_ENV := tools/setup.sh --
 
-.PHONY: setup demo run test test-all lint loadtest bench mutations chaos schema audit
+.PHONY: setup containers demo run test test-all lint loadtest bench mutations chaos schema audit
 
 setup: ## build the environment, if anything it is made from has changed
 	@tools/setup.sh
@@ -28,6 +28,10 @@ loadtest: ## users that submit, poll and stream, against a service of their own
 
 bench: ## the figures, side by side with other queues
 	@$(IN_ENV) python -m loadtest.bench $(ARGS)
+
+containers: ## image and docker-compose.yml: built, worked through TLS, killed and stopped under load; needs docker and docker-compose
+	@tools/need.sh docker docker-compose
+	@$(IN_ENV) python -m tests.containers $(ARGS)
 
 mutations: ## break a copy of the code in every way of tests/mutations/mutations.toml; each must fail a test
 	@$(IN_ENV) python -m tests.mutations $(ARGS)
