@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import typer
 
-from taskgate.cli import dead_letters, lists, logs, queues, service, stack, tasks
+from taskgate.cli import dead_letters, keys, lists, logs, queues, service, stack, tasks
 from taskgate.cli.options import ClientCommand, ServiceCommand
 from taskgate.cli.pipes import Commands
 
@@ -52,3 +52,4 @@ for _command in _SERVICE:
     app.command(cls=ServiceCommand)(_command)
 for _command in _CLIENT:
     app.command(_NAMES.get(_command), cls=ClientCommand)(_command)
+app.add_typer(keys.app, name="keys")

@@ -15,14 +15,18 @@ from taskgate.client.calls import Calls, OnWait, checked
 from taskgate.client.errors import Unreachable
 from taskgate.client.following import Following
 from taskgate.client.models import (
+    ApiKey,
     Event,
+    KeyOptions,
     Letter,
     LetterFilters,
     LogPage,
+    NewApiKey,
     Purged,
     Queues,
     Redriven,
     Stack,
+    StreamToken,
     Task,
     TaskFilters,
     TaskOptions,
@@ -142,6 +146,26 @@ class AsyncClient:
 
     async def workers(self) -> Rows:
         return await self._run(self._calls.workers())
+
+    async def keys(self) -> Sequence[ApiKey]:
+        """The API keys, without themselves; all of these need a key with the scope keys:admin."""
+        return await self._run(self._calls.keys())
+
+    async def create_key(self, name: str, scopes: Sequence[str], **options: Unpack[KeyOptions]) -> NewApiKey:
+        """A new key, which is in the answer and never shown again."""
+        return await self._run(self._calls.create_key(name, scopes, options))
+
+    async def rotate_key(self, key_id: str, *, grace_s: int = 0) -> NewApiKey:
+        """A new key for an old one, which is good for `grace_s` more."""
+        return await self._run(self._calls.rotate_key(key_id, grace_s))
+
+    async def revoke_key(self, key_id: str) -> None:
+        """It is refused from now on, and its streams end."""
+        await self._run(self._calls.revoke_key(key_id))
+
+    async def stream_token(self, task_id: str) -> StreamToken:
+        """With which a browser may follow that task, within a minute, without a key."""
+        return await self._run(self._calls.stream_token(task_id))
 
     async def queues(self, queue: str | None = None) -> Queues:
         """Depth by state, speed, limits and shares; `queue`: of that one only."""

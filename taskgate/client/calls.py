@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,13 +23,17 @@ from taskgate.client.answers import (
 from taskgate.client.errors import NotFound, ServiceError, StillRunning, Unsendable, not_succeeded
 from taskgate.client.models import (
     FINAL,
+    ApiKey,
+    KeyOptions,
     Letter,
     LetterFilters,
     LogPage,
+    NewApiKey,
     Purged,
     Queues,
     Redriven,
     Stack,
+    StreamToken,
     Task,
     TaskFilters,
     TaskOptions,
@@ -39,6 +44,8 @@ from taskgate.client.steps import Answer, Params, Pause, Send, Steps
 from taskgate.contract.ids import is_task_id
 
 OnWait = Callable[[ServiceError, float], None]
+
+_JSON_BODY = {"Content-Type": "application/json"}
 
 LONG_POLL_S = 30
 """Below what proxies and load balancers cut off."""
@@ -104,6 +111,23 @@ class Calls:
 
     def queues(self, queue: str | None) -> Steps[Queues]:
         return cast("Queues", body_of((yield from self.patiently(Send("GET", "/queues", _params(queue=queue))))))
+
+    def keys(self) -> Steps[Sequence[ApiKey]]:
+        return cast("Sequence[ApiKey]", items_of((yield Send("GET", "/keys"))))
+
+    def create_key(self, name: str, scopes: Sequence[str], options: KeyOptions) -> Steps[NewApiKey]:
+        body = _json({"name": name, "scopes": list(scopes), **options})
+        return cast("NewApiKey", body_of((yield Send("POST", "/keys", headers=_JSON_BODY, content=body))))
+
+    def rotate_key(self, key_id: str, grace_s: int) -> Steps[NewApiKey]:
+        path, body = f"{key_path_of(key_id)}/rotate", _json({"grace_s": grace_s})
+        return cast("NewApiKey", body_of((yield Send("POST", path, headers=_JSON_BODY, content=body))))
+
+    def revoke_key(self, key_id: str) -> Steps[None]:
+        check((yield Send("DELETE", key_path_of(key_id))))
+
+    def stream_token(self, task_id: str) -> Steps[StreamToken]:
+        return cast("StreamToken", body_of((yield Send("POST", path_of(task_id, "stream-tokens")))))
 
     def dead_letters(self, filters: LetterFilters, limit: int, cursor: str | None) -> Steps[TaskPage]:
         params = _params(**cast("dict[str, str]", filters), limit=limit, cursor=cursor)
@@ -206,6 +230,13 @@ def checked(task: Task, *, check: bool) -> Task:
 def pace_s(task: Task) -> float:
     """When to ask again, as the service says, spread by a fifth."""
     return (task.get("poll_after_ms") or 500) / 1000 * random.uniform(1.0, 1.2)
+
+
+def key_path_of(key_id: str) -> str:
+    """Raises NotFound: it is no key's id, and might lead elsewhere."""
+    if not re.fullmatch(r"[0-9a-f]{16}", key_id):
+        raise NotFound(404, {"type": "/problems/not-found", "title": "Not found", "detail": "That is no id of a key."})
+    return f"/keys/{key_id}"
 
 
 def path_of(task_id: str, *more: str, below: str = "/tasks") -> str:

@@ -180,6 +180,45 @@ class Queues(TypedDict, total=False):
     tenant: dict[str, Any]
 
 
+class KeyOptions(TypedDict, total=False):
+    """What a new key may be given: `rate_per_s` and `burst` of submissions, `streams` at once, `expires_in_s`."""
+
+    tenant: str
+    rate_per_s: float
+    burst: int
+    streams: int
+    expires_in_s: int
+
+
+class ApiKey(TypedDict, total=False):
+    """An API key without itself. `hint`: its last four characters; None: no limit, no end, not used."""
+
+    id: str
+    name: str
+    hint: str
+    tenant: str
+    scopes: list[str]
+    rate_per_s: float | None
+    burst: int | None
+    streams: int | None
+    created_at: str
+    expires_at: str | None
+    last_used_at: str | None
+
+
+class NewApiKey(ApiKey, total=False):
+    """With the key, which is shown this once."""
+
+    key: str
+
+
+class StreamToken(TypedDict):
+    """For `?token=` of a task's events, in browsers."""
+
+    token: str
+    expires_at: str
+
+
 class Stack(TypedDict, total=False):
     """Where a task is. `source`: who told, `loop` or `faulthandler`; `threads`: each with its `frames`.
 

@@ -22,7 +22,7 @@ ERRORS = [
     (400, "bad-request", sdk.Invalid),
     (400, "invalid-cursor", sdk.Invalid),
     (401, "unauthorized", sdk.Unauthorized),
-    (403, "insufficient-scope", sdk.Unauthorized),
+    (403, "forbidden", sdk.Unauthorized),
     (404, "not-found", sdk.NotFound),
     (408, "body-timeout", sdk.Unavailable),
     (409, "not-cancelable", sdk.NotCancelable),
@@ -38,6 +38,7 @@ ERRORS = [
     (422, "validation-error", sdk.Invalid),
     (429, "queue-full", sdk.QueueFull),
     (429, "rate-limited", sdk.TooMany),
+    (429, "too-many-streams", sdk.TooMany),
     (500, "internal-error", Refused),
     (503, "service-draining", sdk.Unavailable),
 ]
