@@ -12,14 +12,14 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access import Access, unauthorized
-from app.access_log import log_access
+from app.access_log import SHOWN_CHARS, log_access
 from app.body import Bodies, ClientGone, Hold, Whole, read_body
 from app.cors import Cors
 from app.errors import Problem, problem_of
 from app.exchange import EXCHANGE, Exchange
 from app.gateway import Gateway
 from app.grants import OPEN, PUBLIC, Grant
-from app.observers import NO_ROUTE, OBSERVED, Observed, Observer
+from app.observers import NO_ROUTE, OBSERVED, Observed, Observer, facts
 from app.reply import CALLER, LATER, PROTECTION, Caller, Headers, Reply, length
 from app.scopes import check_scope, is_public
 from taskgate.contract import ids
@@ -98,7 +98,8 @@ class Door:
         except ClientGone:
             return 0
         except Exception:
-            logger.exception("request failed", request_id=request_id, method=scope["method"])
+            about = {"request_id": request_id} | facts(scope)
+            logger.exception("request failed", method=scope["method"], path=scope["path"][:SHOWN_CHARS], **about)
             reply = self._refusal(Problem("internal-error"), request_id)
         if reply is None:
             return 0
@@ -205,7 +206,10 @@ class Door:
         except Exception:
             if not started:
                 raise
-            logger.exception("request failed after its answer began", request_id=caller.request_id)
+            path = scope["path"][:SHOWN_CHARS]
+            logger.exception(
+                "request failed after its answer began", path=path, request_id=caller.request_id, tenant=caller.tenant
+            )
         finally:
             whole.end()
             if observed is not None:

@@ -33,6 +33,12 @@ class Observed:
         """Of the one task that it is about; "": none, many, or not known."""
 
 
+def facts(scope: Scope) -> dict[str, str]:
+    """What log lines about a request carry while it is under way."""
+    observed: Observed | None = scope.get(OBSERVED)
+    return {} if observed is None else {"request_id": observed.request_id, "tenant": observed.tenant}
+
+
 class Observer(Protocol):
     """Called once a request has been answered, a stream when it has ended; may not raise."""
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.body import until_gone
+from app.observers import facts
 from app.reply import LATER
 
 logger = structlog.get_logger()
@@ -127,7 +128,7 @@ class EventStream(Response):
         except asyncio.CancelledError:
             if not self._stuck or self._task is None or self._task.uncancel():
                 raise
-            logger.info("a client stopped reading its stream", path=scope["path"])
+            logger.info("a client stopped reading its stream", path=scope["path"], **facts(scope))
         finally:
             self._pulse.remove(self._beat)
             self._pulse.streams -= 1

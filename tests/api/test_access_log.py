@@ -101,3 +101,20 @@ async def test_a_refusal_is_logged_with_its_request(http: httpx.AsyncClient) -> 
         ("refused", "not-found", "r-1"),
         ("refused", "bad-request", "r-2"),
     ]
+
+
+@pytest.mark.parametrize("path", ["/tasks/x", "/queues"])
+async def test_a_fault_of_ours_is_logged_with_its_request_whoever_answers(
+    door: Door, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(door.gateway, "status", fail)
+    monkeypatch.setattr(door.gateway.queues, "view", fail)
+    async with client_of(door) as http:
+        with structlog.testing.capture_logs() as lines:
+            answer = await http.get(path, headers={"X-Request-ID": "mine-1", "X-Tenant": "acme"})
+    assert answer.status_code == 500
+    [line] = [line for line in lines if line["event"].startswith("request failed")]
+    assert (line["request_id"], line["tenant"], line["path"]) == ("mine-1", "acme", path)
