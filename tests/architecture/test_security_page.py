@@ -44,6 +44,15 @@ def product() -> Iterator[tuple[Path, ast.AST]]:
                 yield path.relative_to(ROOT), node
 
 
+def name_of(func: ast.expr) -> str:
+    match func:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=module), attr=name):
+            return f"{module}.{name}"
+    return ""
+
+
 def test_nothing_makes_code_of_data() -> None:
     """Neither a reader of data that can run code, nor a shell, nor code made from text."""
     found = set()
@@ -54,8 +63,8 @@ def test_nothing_makes_code_of_data() -> None:
             case ast.ImportFrom(module=str(module)) if module.partition(".")[0] in DANGEROUS_MODULES:
                 found.add((path, module))
             case ast.Call(func=func, keywords=keywords):
-                if (called := ast.unparse(func)) in DANGEROUS_CALLS:
+                if (called := name_of(func)) in DANGEROUS_CALLS:
                     found.add((path, called))
-                if any(one.arg == "shell" and ast.unparse(one.value) != "False" for one in keywords):
+                if any(one.arg == "shell" for one in keywords):
                     found.add((path, f"{called}(shell=…)"))
     assert found == set()
