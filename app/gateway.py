@@ -89,7 +89,7 @@ class Gateway:
             metrics=self.metrics,
             traces=self.traces,
         )
-        self.status = StatusEndpoint(self.hub, self.store)
+        self.status = StatusEndpoint(self.hub)
         self.queues = Queues(self.store, self.types, settings)
         self.readiness = Readiness(self.store, settings, self.metrics.vitals)
 

@@ -116,7 +116,7 @@ async def result(
     caching = {"Cache-Control": "private, max-age=60", "ETag": etag}
     if if_none_match is not None and snapshot.record.has_result and matches(if_none_match.encode(), etag.encode()):
         return Response(status_code=304, headers={**caching, "X-Task-Status": snapshot.record.status})
-    status, found = await parts.store.result(task_id)
+    status, found = await parts.snapshots.result(task_id)
     if not found:
         return Response(status_code=204, headers={"Cache-Control": "no-store", "X-Task-Status": status})
     return _json(found, headers={**caching, "X-Task-Status": status})

@@ -15,6 +15,7 @@ from taskgate.contract import ids, keys
 from taskgate.contract.errors import TaskNotFound
 from taskgate.contract.group import Group
 from taskgate.contract.models import TaskRecord
+from taskgate.contract.reading import result_of
 from taskgate.contract.states import FINAL, Health, Status
 from taskgate.contract.store import Store
 
@@ -23,6 +24,9 @@ _ENTRY_BYTES = 3_000
 """What an entry costs besides its body: record, headers, the cache's own."""
 
 FINAL_TTL_S = 10.0
+_RESULTS_A_READ = 16
+"""Each may be as large as results can be."""
+
 _VARY = (b"vary", b"Authorization, Accept-Encoding, Prefer")
 _LIVE = (b"cache-control", b"private, no-cache")
 _FINAL = (b"cache-control", b"private, max-age=60")
@@ -74,6 +78,7 @@ class Snapshots:
         )
         self._flights: dict[str, asyncio.Task[Snapshot | None]] = {}
         self._groups = [Group(_reader(store)) for _ in store.partitions]
+        self._results = [Group(_reader(store, result=True), max_items=_RESULTS_A_READ) for _ in store.partitions]
         self._store = store
         self._estimates = estimates
         self._called_at = float("-inf")
@@ -98,6 +103,12 @@ class Snapshots:
     async def fresh(self, task_id: str, tenant: str) -> Snapshot:
         """As of now or later: the read starts after this call."""
         return self._owned(task_id, await self._read(known_id(task_id)), tenant)
+
+    async def result(self, task_id: str) -> tuple[Status, bytes]:
+        """How it ended, and its result. Many are read together: with a connection for each, a crowd would use up the
+        pool, and for those behind it Redis would not answer. Raises as `result_of`.
+        """
+        return result_of(task_id, await self._results[self._store.partition_of(task_id)](task_id))
 
     async def several(self, task_ids: Sequence[str]) -> list[Snapshot]:
         """As of now, in that order, whosever they are; without those that are purged."""
@@ -167,10 +178,10 @@ def known_id(text: str) -> str:
     return text
 
 
-def _reader(store: Store) -> Callable[[Sequence[str]], Awaitable[Sequence[TaskRecord | None]]]:
+def _reader(store: Store, *, result: bool = False) -> Callable[[Sequence[str]], Awaitable[Sequence[TaskRecord | None]]]:
     async def read(task_ids: Sequence[str]) -> Sequence[TaskRecord | None]:
         unique = list(dict.fromkeys(task_ids))
-        found = dict(zip(unique, await store.read(unique), strict=True))
+        found = dict(zip(unique, await store.read(unique, result=result), strict=True))
         return [found[task_id] for task_id in task_ids]
 
     return read

@@ -15,7 +15,6 @@ from app.fields import pick
 from app.hub import Hub
 from app.reply import JSON, Caller, Reply, length
 from app.snapshots import Snapshot, decided_at_the_read
-from taskgate.contract.store import Store
 
 _VERSION = re.compile(rb'"([0-9]{1,15})[-"]')
 
@@ -33,10 +32,9 @@ _PLAIN = Asked()
 class StatusEndpoint:
     """The hot `GET /tasks/{id}`, as plain ASGI behind the door."""
 
-    def __init__(self, hub: Hub, store: Store) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._snapshots = hub.snapshots
-        self._store = store
 
     async def __call__(
         self, task_id: str, caller: Caller, headers: dict[bytes, bytes], query: bytes, receive: Receive
@@ -79,7 +77,7 @@ class StatusEndpoint:
         if known is not None and matches(known, etag):
             return Reply(304, caching, b"")
         if "result" in picked and snapshot.record.has_result:
-            _, result = await self._store.result(snapshot.record.id)
+            _, result = await self._snapshots.result(snapshot.record.id)
             picked["result"] = msgspec.Raw(result)
         body = msgspec.json.encode(picked)
         return Reply(200, [JSON, length(body), *caching], body)

@@ -78,21 +78,9 @@ class Reading:
         return replies
 
     async def result(self, task_id: str) -> tuple[Status, bytes]:
-        """How a task ended and its result (JSON; empty unless it succeeded).
-
-        Raises:
-            TaskNotFound: there is no such task.
-            NotFinished: it has not ended.
-            ResultGone: it was dropped since (RETENTION_BYTES).
-        """
+        """How a task ended and its result. Raises as `result_of`."""
         [record] = await self.read([task_id], result=True)
-        if record is None:
-            raise TaskNotFound(task_id)
-        if record.status not in FINAL:
-            raise NotFinished(record.status)
-        if record.status is Status.SUCCEEDED and not record.has_result:
-            raise ResultGone(task_id)
-        return record.status, record.result or b""
+        return result_of(task_id, record)
 
     async def events(self, task_id: str, *, after: str = "0-0", count: int = 500) -> list[Event]:
         """Events of a task after the stream id `after`, oldest first."""
@@ -324,6 +312,23 @@ class Reading:
             if refused(error):
                 raise StoreUnavailable(str(error)) from error
             raise
+
+
+def result_of(task_id: str, record: TaskRecord | None) -> tuple[Status, bytes]:
+    """How a task ended and its result (JSON; empty unless it succeeded), of what was read with it.
+
+    Raises:
+        TaskNotFound: there is no such task.
+        NotFinished: it has not ended.
+        ResultGone: it was dropped since (RETENTION_BYTES).
+    """
+    if record is None:
+        raise TaskNotFound(task_id)
+    if record.status not in FINAL:
+        raise NotFinished(record.status)
+    if record.status is Status.SUCCEEDED and not record.has_result:
+        raise ResultGone(task_id)
+    return record.status, record.result or b""
 
 
 def _reply(reply: Any) -> Any:

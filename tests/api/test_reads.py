@@ -2,13 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import httpx
 import pytest
 from redis.asyncio import Redis
 
 from app.door import Door
+from taskgate.contract import ids
+from taskgate.contract.errors import TaskNotFound
+from taskgate.contract.models import TaskRecord
+from taskgate.contract.states import Status
 from tests.api.conftest import Served, Worker, client_of, submit
 
 LARGE = "x" * 1_000_000
@@ -104,3 +108,33 @@ async def test_a_thousand_clients_of_each_of_two_gateways_do_too(
     polls = [poll(port, paths[n % 10], began + 8) for port in ports for n in range(1000)]
     answers = sum(await asyncio.gather(*polls))
     await check_reads(redis_client, tasks=10, began=began, answers=answers)
+
+
+async def test_results_that_are_asked_for_together_are_read_together_each_with_its_own_outcome(
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a connection for each, a crowd used up the pool: 503 for whoever waited there, on a busy machine."""
+    door = gateway_of()
+    async with client_of(door) as http:
+        waiting = (await submit(http, type="any"))["id"]
+        task_ids = [(await submit(http, type="echo", payload={"text": str(n)}))["id"] for n in range(20)]
+        await door.gateway.store.cancel(waiting, tenant="default")
+    ended: dict[str, bytes] = {}
+    while len(ended) < len(task_ids):
+        for claimed in await worker.claim():
+            ended[claimed.id] = b'"%s"' % claimed.id.encode()
+            await worker.finish(claimed, result=ended[claimed.id])
+    real = door.gateway.store.read
+    sizes: list[int] = []
+
+    async def counted(asked: Sequence[str], *, result: bool = False) -> list[TaskRecord | None]:
+        sizes.append(len(asked))
+        return await real(asked, result=result)
+
+    monkeypatch.setattr(door.gateway.store, "read", counted)
+    unknown = ids.new_task_id()
+    asked = [*task_ids, waiting, unknown]
+    outcomes = await asyncio.gather(*map(door.gateway.snapshots.result, asked), return_exceptions=True)
+    assert outcomes[:-1] == [*((Status.SUCCEEDED, ended[task_id]) for task_id in task_ids), (Status.CANCELED, b"")]
+    assert isinstance(outcomes[-1], TaskNotFound)
+    assert sizes == [16, 6]
