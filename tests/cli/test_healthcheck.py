@@ -29,9 +29,11 @@ def answering(code: int) -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
-        yield str(server.server_port)
-        server.shutdown()
-        serving.join()
+        try:
+            yield str(server.server_port)
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 def healthy(gateway: str, worker: str) -> bool:
