@@ -89,7 +89,6 @@ def test_a_key_that_may_not_is_told_so(cli: Cli, receiver: Receiver) -> None:
 
 @pytest.mark.parametrize("driver", CLIENTS)
 def test_both_clients_have_all_of_it(receiver: Receiver, driver: str) -> None:
-    client: Any = CLIENTS[driver](receiver.url, patience_s=0)
     token = {"token": "t", "expires_at": "2026-11-30T08:00:00Z"}
     task = "0193c0de-7a3e-7b1c-9d2f-0123456789ab"
     receiver.answers += [
@@ -99,11 +98,12 @@ def test_both_clients_have_all_of_it(receiver: Receiver, driver: str) -> None:
         answer(204),
         answer(201, token),
     ]
-    assert client.keys() == [LISTED]
-    assert client.create_key("n", ["tasks:read"]) == NEW
-    assert client.rotate_key(ID, grace_s=5) == NEW
-    assert client.revoke_key(ID) is None
-    assert client.stream_token(task) == token
+    with CLIENTS[driver](receiver.url, patience_s=0) as client:
+        assert client.keys() == [LISTED]
+        assert client.create_key("n", ["tasks:read"]) == NEW
+        assert client.rotate_key(ID, grace_s=5) == NEW
+        assert client.revoke_key(ID) is None
+        assert client.stream_token(task) == token
     sent = [(each.method, each.path) for each in receiver.requests]
     assert sent[1:] == [
         ("POST", "/keys"),
