@@ -15,7 +15,7 @@ ARG INTO="--root /made --prefix /usr/local --ignore-installed --no-compile --no-
 # What is installed from others changes rarely: a layer of its own, made before the project's files are there.
 COPY pyproject.toml ./
 RUN mkdir taskgate app workers \
-    && python -m pip install --quiet --constraint constraints.txt --no-build-isolation $INTO ".[$EXTRAS]"
+    && python -m pip install --quiet --constraint constraints.txt --no-build-isolation $INTO ".${EXTRAS:+[$EXTRAS]}"
 COPY taskgate taskgate
 COPY app app
 COPY workers workers

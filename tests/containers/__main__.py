@@ -33,8 +33,9 @@ async def _run(boxes: Boxes, say: acts.Say, *, stream_s: float) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(acts.stream(boxes, say, seconds=stream_s))
         await acts.demo(boxes, say)
-        await images.alone(boxes, say)
-        await images.derived(boxes, say)
+        # Threads with loops of their own: docker's commands hold them up, and would make the stream's client late.
+        await asyncio.to_thread(asyncio.run, images.alone(boxes, say))
+        await asyncio.to_thread(asyncio.run, images.derived(boxes, say))
     await acts.killed(boxes, say)
     await acts.stopped(boxes, say)
 
