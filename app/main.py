@@ -90,6 +90,8 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
             _write(port_file, f"{port}\n")
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         logger.info("gateway listens", url=url, pid=os.getpid(), processes=settings.gateway_processes)
+        if settings.api_key is None:
+            logger.warning("no key is asked for: whoever reaches the address may do everything", address=settings.host)
         if settings.gateway_processes == 1:
             server = stop.server = uvicorn.Server(config)
             if stop.asked:
