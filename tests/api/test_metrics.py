@@ -219,6 +219,7 @@ def test_what_a_dead_sibling_has_counted_stays_and_what_it_had_does_not(tmp_path
 
 
 @pytest.mark.full
+@pytest.mark.timeout(300)
 async def test_several_processes_answer_for_all_and_a_killed_one_takes_nothing_along(
     serve: Callable[..., Awaitable[Served]], worker: Worker
 ) -> None:
