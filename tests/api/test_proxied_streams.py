@@ -135,3 +135,32 @@ async def _is(browser: Browser, expression: str, wanted: Any) -> None:
         return browser.value_of(expression)
 
     await eventually(value, lambda found: found == wanted, within_s=60, every_s=0.1)
+
+
+async def test_the_example_page_asks_for_a_key_and_streams_by_tokens(
+    serve: Serve, worker: Worker, tmp_path: Path
+) -> None:
+    """EventSource sends no key; the page shows none in any address."""
+    served = await serve(api_key="the-first-key")
+    async with client(served) as http:
+        http.headers["Authorization"] = "Bearer the-first-key"
+        task_id = (await submit(http, type="any", payload=None))["id"]
+    [task] = await worker.claim()
+    assert task.id == task_id
+    folder = tmp_path / "chromium"
+    folder.mkdir()
+    with nginx(tmp_path / "nginx", served.port) as url, chromium(folder) as browser:
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+            await until_answered(http, "/livez")
+        browser.open(f"{url}/watch.html?task={task.id}")
+        await _shows(browser, "#connection", "a key is needed")
+        browser.value_of("document.querySelector('#login input').value = 'the-first-key'")
+        browser.value_of("document.querySelector('#login').requestSubmit()")
+        await _shows(browser, "#connection", "connected")
+        await worker.report(task, progress=b'{"current":1,"total":4,"percent":25.0}')
+        await _is(browser, _width(task), "25%")
+        await worker.finish(task)
+        await _shows(browser, "#connection", "done")
+        addresses = str(browser.value_of("performance.getEntriesByType('resource').map((each) => each.name).join(' ')"))
+        assert "token=" in addresses
+        assert "the-first-key" not in addresses
