@@ -1,8 +1,6 @@
 """Handlers that hold a connection to a "database" each, until they are let go, and a pool of two for each child."""
 
-import asyncio
 import os
-import time
 
 import redis
 from redis.asyncio import Redis
@@ -24,13 +22,11 @@ def open_pool() -> None:
 
 @handler("holds")
 def holds() -> None:
-    with redis.Redis.from_url(URL, client_name="database") as database:
-        while not database.exists("go"):
-            time.sleep(0.05)
+    with redis.Redis.from_url(URL, client_name="database", socket_timeout=None) as database:
+        database.blpop(["go"])
 
 
 @handler("holds.async")
 async def holds_async() -> None:
-    async with Redis.from_url(URL, client_name="database") as database:
-        while not await database.exists("go"):  # noqa: ASYNC110  what lets it go is in another process
-            await asyncio.sleep(0.2)
+    async with Redis.from_url(URL, client_name="database", socket_timeout=None) as database:
+        await database.blpop(["go"])

@@ -102,7 +102,7 @@ async def test_what_was_accepted_before_a_backup_is_in_it_and_what_runs_is_not_d
             await asyncio.to_thread(backup, own_server, taken)
             after = await accepted(rig, "cpu", {"ms": 1})
         assert (await rig.redis.config_get("auto-aof-rewrite-percentage"))["auto-aof-rewrite-percentage"] == "100"
-        await rig.redis.set("go", 1)
+        await rig.redis.rpush("go", 1)
         await all_succeed(rig, [running, after, *ids])
 
     (tmp_path / "restored").mkdir()
@@ -113,7 +113,7 @@ async def test_what_was_accepted_before_a_backup_is_in_it_and_what_runs_is_not_d
         with redis.Redis.from_url(restored.url) as client:
             order = client.zrange("tg:{0}:ready:later:cpu:default", 0, -1)
             assert [each.decode() for each in order] == waiting
-            client.set("go", 1)
+            client.rpush("go", *range(9))
         serves |= {"DATABASE": restored.url, "TASKGATE_QUEUES": "default,later"}
         async with serving(restored, tmp_path / "restored", **serves) as rig:
             await all_succeed(rig, [running, *waiting, *before])

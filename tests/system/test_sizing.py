@@ -57,7 +57,7 @@ async def test_a_service_under_load_stays_below_its_formulas(rig: Rig) -> None:
         )
         async with streams(rig, ids[-1]):
             at_a_time = sizing.tasks_at_a_time(SETTINGS)
-            await eventually(lambda: clients(database), lambda found: found["database"] == at_a_time, within_s=60)
+            await eventually(lambda: clients(database), lambda found: found["database"] == at_a_time, within_s=120)
 
             children = sizing.children(SETTINGS)
             pooled = (await clients(database))["pooled"]
@@ -73,6 +73,6 @@ async def test_a_service_under_load_stays_below_its_formulas(rig: Rig) -> None:
             assert files - supervisors - OWN_FILES <= working * sizing.CHILD_DESCRIPTORS
             assert STREAMS < open_files(gateway.pid) <= sizing.OWN_DESCRIPTORS + STREAMS + SUBMISSIONS * 2
         with redis.Redis.from_url(database.url) as client:
-            client.set("go", 1)
+            client.rpush("go", *ids)
         for task_id in ids:
             await rig.ended(task_id, within_s=120)
