@@ -22,6 +22,8 @@ _COLOURS = (
     "#34495e",
     "#d35400",
     "#808b96",
+    "#f1c40f",
+    "#e91e63",
 )
 _STYLE = "body{font:15px sans-serif;max-width:1020px;margin:2em auto;color:#222}svg{width:100%}.broken{color:#c0392b}"
 _GAP_S = 5.0
@@ -53,7 +55,7 @@ def of_run(rows: Sequence[Mapping[str, Any]], samples: Sequence[Mapping[str, Any
         return [(each["at_s"] - began_s, each[name]) for each in of if each.get(name) is not None]
 
     def each_process(name: str, unit: float = 1) -> dict[str, Line]:
-        processes = dict.fromkeys(process for sample in samples for process in sample[name])
+        processes = sorted({process for sample in samples for process in sample[name]})
         return {
             process: [(each["at_s"] - began_s, each[name][process] / unit) for each in samples if process in each[name]]
             for process in processes
