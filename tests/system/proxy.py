@@ -29,12 +29,14 @@ class Proxy:
         self.url = ""
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         self.url = f"redis://127.0.0.1:{port}"
 
     async def close(self) -> None:
         self._server.close()
+        for _ in range(3):  # what has been accepted is made known in the next turns of the loop
+            await asyncio.sleep(0)
         self._flows.set()
         while self._serving:
             self.cut()
@@ -62,12 +64,15 @@ class Proxy:
         self._swallows = False
         self.cut()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving = asyncio.current_task()
-        assert serving is not None
-        self._serving.add(serving)
-        both = [writer]
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Known at once, not in a first turn of its own: a task that is cancelled before that closes nothing."""
         self._links.add(writer)
+        serving = asyncio.ensure_future(self._serve(reader, writer))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        both = [writer]
         try:
             their_reader, their_writer = await asyncio.open_unix_connection(self._path)
             both.append(their_writer)
@@ -83,7 +88,6 @@ class Proxy:
         except OSError:
             pass
         finally:
-            self._serving.discard(serving)
             for each in both:
                 self._links.discard(each)
                 each.transport.abort()
