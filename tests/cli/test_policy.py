@@ -24,6 +24,7 @@ def test_every_example_of_the_page_is_a_policy(tmp_path: Path, block: str) -> No
     settings.load({}, policy_file=tmp_path / "policy.toml")
 
 
+@pytest.mark.usefixtures("own_handlers")
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL))
 def test_the_handlers_of_the_page_are_handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: str) -> None:
     (tmp_path / "page_of_policy.py").write_text(block)

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from taskgate import Attempt, Fail, Retry, handler, testing
 from taskgate.contract.ids import new_task_id
-from taskgate.handlers import Handler, HandlerError, Options, _declared, load
+from taskgate.handlers import Handler, HandlerError, Options, load
 from taskgate.up import tryout
 from workers import wire
 from workers.attempts import ChildAttempt
@@ -23,13 +23,7 @@ from workers.slot import Slot
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """Handlers declared by a test are gone after it."""
-    declared = dict(_declared)
-    yield
-    _declared.clear()
-    _declared.update(declared)
+pytestmark = pytest.mark.usefixtures("own_handlers")
 
 
 class Page(BaseModel):

@@ -41,6 +41,7 @@ def test_all_types_load_with_a_description_and_without_the_optional_packages() -
     assert loaded.stdout.split() == ["12"]
 
 
+@pytest.mark.usefixtures("own_handlers")
 def test_echo_and_noop() -> None:
     assert echo({"any": ["json", 1]}, attempt()) == {"any": ["json", 1]}
     noop(None, attempt())
