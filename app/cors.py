@@ -11,7 +11,7 @@ _TAKEN = (
 )
 _SHOWN = (
     b"ETag, Idempotent-Replayed, Link, Location, Preference-Applied, RateLimit, RateLimit-Policy, Retry-After, "
-    b"Unique-Existing, X-Request-ID, X-Task-ID, X-Task-Status"
+    b"Unique-Existing, X-Request-ID, X-Task-ID, X-Task-Status, WWW-Authenticate, traceresponse"
 )
 _MAX_AGE_S = b"600"
 _VARY = (b"vary", b"Origin")

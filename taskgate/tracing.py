@@ -60,6 +60,10 @@ def wanted(environ: Mapping[str, str]) -> bool:
     return environ.get("OTEL_TRACES_EXPORTER") != "none" and any(environ.get(name) for name in _SWITCHES)
 
 
+class NoSuchExporter(Exception):
+    """Nothing that is installed has that name."""
+
+
 class Traces:
     """The exporting side of one process."""
 
@@ -100,9 +104,12 @@ def start(part: str, environ: Mapping[str, str] = os.environ) -> Traces | None:
     if not wanted(environ):
         return None
     try:
-        exporter = _exporter(environ)
+        exporters = [_exporter(name, environ) for name in _names(environ)]
     except ImportError as error:
         log.warning("no traces: OpenTelemetry is not installed (taskgate[otel])", error=str(error))
+        return None
+    except NoSuchExporter as error:
+        log.warning("no traces: there is no such exporter", exporter=str(error))
         return None
     except Exception as error:  # noqa: BLE001 — a wrong variable of theirs must not keep the service from its work
         log.warning("no traces: the exporter cannot be made", error=type(error).__name__)
@@ -111,22 +118,33 @@ def start(part: str, environ: Mapping[str, str] = os.environ) -> Traces | None:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     provider = TracerProvider(resource=_resource(part), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
-    log.info("traces are exported", part=part, exporter=type(exporter).__name__)
+    for exporter in exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    log.info("traces are exported", part=part, exporter=", ".join(type(each).__name__ for each in exporters))
     return Traces(provider)
 
 
-def _exporter(environ: Mapping[str, str]) -> Any:
-    """As the SDK finds it by its variables, which say the rest (endpoint, headers, certificates)."""
+def _names(environ: Mapping[str, str]) -> list[str]:
+    given = (environ.get("OTEL_TRACES_EXPORTER") or "otlp").split(",")
+    return [name.strip() for name in given]
+
+
+def _exporter(name: str, environ: Mapping[str, str]) -> Any:
+    """As the SDK finds it by its variables, which say the rest (endpoint, headers, certificates).
+
+    Raises:
+        NoSuchExporter: nothing that is installed has that name.
+    """
     from importlib.metadata import entry_points
 
-    name = environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+    import opentelemetry.sdk.trace.export  # noqa: F401 — without it no name is found, and no name is to blame
+
     if name == "otlp":
         protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
         name = _PROTOCOLS.get(protocol or "http/protobuf", name)
     found = list(entry_points(group="opentelemetry_traces_exporter", name=name))
     if not found:
-        raise ImportError(f"there is no exporter {name!r}")
+        raise NoSuchExporter(name)
     return found[0].load()()
 
 

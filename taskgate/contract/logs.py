@@ -139,16 +139,20 @@ def _shown(value: Any) -> Any:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
-_CONTROLS_OF_A_BLOCK = {code: text for code, text in _CONTROLS.items() if code not in (9, 10)}
-
-
 def _printable(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Nothing that ends a line or moves a terminal's cursor; tracebacks keep their lines."""
+    """Nothing that ends a line, moves a terminal's cursor or turns its writing around; tracebacks keep their lines."""
     for name, value in fields.items():
         if isinstance(value, str):
-            fields[name] = _shown(value).translate(_CONTROLS_OF_A_BLOCK if name == "exception" else _CONTROLS)
+            kept = "\t\n" if name == "exception" else ""
+            fields[name] = "".join(
+                char if char.isprintable() or char in kept else _code(char) for char in _shown(value)
+            )
     return fields
+
+
+def _code(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65_536 else f"\\U{code:08x}"
 
 
 class _Foreign(logging.Handler):

@@ -124,6 +124,25 @@ async def test_without_origins_no_page_may_anything(gateway_of: Callable[..., Do
     assert [name for answer in (asked, got) for name in answer.headers if name.startswith("access-control")] == []
 
 
+async def test_every_header_that_is_documented_can_be_read(door: Door) -> None:
+    async with client_of(door) as http:
+        document = (await http.get("/openapi.json")).json()
+        shown = (await http.get("/livez", headers={"Origin": PAGE})).headers["access-control-expose-headers"]
+
+    documented = {
+        name
+        for path in document["paths"].values()
+        for operation in path.values()
+        if isinstance(operation, dict)
+        for answer in operation["responses"].values()
+        for name in answer.get("headers", {})
+    }
+    always_readable = {"cache-control", "content-language", "content-length", "content-type"}
+    wanted = {name.lower() for name in documented} - always_readable | {"traceresponse"}
+    assert len(wanted) > 5
+    assert wanted <= set(shown.lower().split(", "))
+
+
 async def test_every_method_of_the_api_is_allowed(door: Door) -> None:
     async with client_of(door) as http:
         document = (await http.get("/openapi.json")).json()

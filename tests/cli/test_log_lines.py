@@ -12,7 +12,7 @@ import structlog
 
 from taskgate.contract import logs
 
-FORGED = '\r\n{"message":"forged"}\x1b[31m\x1b]0;title\x07\0\x7f\x9b\u2028\u2029é'
+FORGED = '\r\n{"message":"forged"}\x1b[31m\x1b]0;title\x07\0\x7f\x9b\u2028\u2029\u202e\u2066\u200f\U000e0041é'
 
 
 class Unshowable:
@@ -64,7 +64,7 @@ def test_a_json_line_is_ascii_and_one_record_whatever_is_in_it(lines: Any) -> No
     assert [line["task_id"] for line in found[-2:]] == ["t", "t"]
 
 
-def test_a_console_line_ends_where_the_record_does_and_moves_no_cursor(lines: Any) -> None:
+def test_a_console_line_ends_where_the_record_does_and_neither_moves_a_cursor_nor_turns_around(lines: Any) -> None:
     read = lines("console")
     log = structlog.get_logger()
     log.info("odd" + FORGED, value=FORGED, half="\ud800")
@@ -75,7 +75,8 @@ def test_a_console_line_ends_where_the_record_does_and_moves_no_cursor(lines: An
     told = read()
     assert told[0].count("forged") == 2, "its text and its value end where its line does"
     assert any(line.startswith("ValueError: ") for line in told), "a traceback keeps its lines"
-    assert not set("".join(told)) & set("\r\0\x1b\x07\x7f\x9b\u2028\u2029")
+    assert not set("".join(told)) & set("\r\0\x1b\x07\x7f\x9b\u2028\u2029\u202e\u2066\u200f\U000e0041")
+    assert "\\u202e" in told[0]
 
 
 def test_what_libraries_log_is_a_record_too(lines: Any) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import structlog
 
 from taskgate import tracing
 from tests.conftest import eventually
@@ -115,6 +116,17 @@ def test_no_collector_holds_up_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_variable_of_opentelemetry_keeps_nobody_from_work() -> None:
-    no_exporter = {"OTEL_TRACES_EXPORTER": "nope"}
+    no_exporter = {"OTEL_TRACES_EXPORTER": "otlp,nope"}
     no_protocol = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "nope"}
-    assert [tracing.start("gateway", wrong) for wrong in (no_exporter, no_protocol)] == [None, None]
+    for wrong, named in ((no_exporter, "nope"), (no_protocol, "otlp")):
+        with structlog.testing.capture_logs() as said:
+            assert tracing.start("gateway", wrong) is None
+        assert [(line["event"], line["exporter"]) for line in said] == [("no traces: there is no such exporter", named)]
+
+
+def test_several_exporters_are_named_as_opentelemetry_has_it() -> None:
+    with structlog.testing.capture_logs() as said:
+        traces = tracing.start("gateway", {"OTEL_TRACES_EXPORTER": "otlp, console"})
+    assert traces is not None
+    traces.close()
+    assert [line["exporter"] for line in said] == ["OTLPSpanExporter, ConsoleSpanExporter"]
