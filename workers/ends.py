@@ -123,7 +123,7 @@ class Ends:
         if self._traces is not None:
             self._traces.ended(holding, status)
         why = {"error_kind": endings.kind_of(item.error)} if item.error else {}
-        self._metrics.ended(holding.task, status, run_ms=run_ms, error_kind=why.get("error_kind"))
+        self._metrics.ended(holding.task.spec, status, run_ms=run_ms, error_kind=why.get("error_kind"))
         log.info("attempt finished", outcome=status, duration_ms=run_ms, **why, **self.facts(holding))
 
     def _handed_back(self, holding: Holding, reason: str, status: str) -> None:

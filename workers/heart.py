@@ -8,9 +8,11 @@ from typing import Protocol
 import structlog
 
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
-from taskgate.contract.models import BeatAnswer, BeatValue, Held, Served, WorkerInfo
+from taskgate.contract.models import BeatAnswer, BeatValue, Held, Lost, Served, WorkerInfo
+from taskgate.contract.states import ErrorKind
 from taskgate.contract.store import Store
 from workers.background import Background
+from workers.holdings import facts
 from workers.lease import Lease
 from workers.metrics import Metrics
 from workers.slot import boot_ns
@@ -61,10 +63,11 @@ class Heart:
         self._shares = shares
         self._every_s = lease_s / 3
         self._retry_s = max(LEAST_RETRY_S, lease_s / 30)
+        self._worker_id = worker_id
         self._watches = [Watch(worker_id) for _ in store.partitions]
         self._wake = asyncio.Event()
         self._background = Background()
-        self._trimmed_s = time.monotonic()
+        self._begun_s = self._trimmed_s = time.monotonic()
         self._silent_since_s: float | None = None
         self._metrics = metrics or Metrics()
         self.answered_s = float("-inf")
@@ -141,7 +144,7 @@ class Heart:
     def _say_silent(self, error: Exception) -> None:
         now = time.monotonic()
         if self._silent_since_s is None:
-            self._silent_since_s = self._said_s = now
+            self._silent_since_s = self._begun_s if self.answered_s == float("-inf") else self.answered_s
         elif now - self._said_s < SAY_EVERY_S:
             return
         self._said_s = now
@@ -161,8 +164,28 @@ class Heart:
 
     async def _reap(self, partition: int, worker_id: str, watched: BeatValue) -> None:
         log.warning("supervisor is dead", dead=worker_id, partition=partition, counter=watched.counter)
-        while await self._store.reap(partition, worker_id, watched=watched):
-            pass
+        remaining = 1
+        while remaining:
+            reaped = await self._store.reap(partition, worker_id, watched=watched)
+            if reaped is None:
+                return
+            remaining = reaped.remaining
+            for lost in reaped.ended:
+                self._ended(worker_id, lost)
+
+    def _ended(self, worker_id: str, lost: Lost) -> None:
+        """Nobody else is left to tell of it."""
+        self._metrics.ended(lost.spec, lost.status, run_ms=None, error_kind=ErrorKind.LOST)
+        log.info(
+            "attempt finished",
+            outcome=lost.status,
+            duration_ms=None,
+            error_kind=ErrorKind.LOST,
+            **facts(lost.spec, lost.attempt),
+            worker_id=worker_id,
+            pid=None,
+            told_by=self._worker_id,
+        )
 
     def _trim_in_turn(self) -> None:
         if time.monotonic() - self._trimmed_s >= TRIM_EVERY_S:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from taskgate.contract.models import Claimed, Held
+from taskgate.contract.models import Claimed, Held, TaskSpec
 from taskgate.tracing import TraceContext
 from workers.children import ChildProcess, StopReason
 from workers.emits import Emits
@@ -67,18 +67,7 @@ class Holding(msgspec.Struct, eq=False):
 
     def facts(self) -> dict[str, Any]:
         """What every log line about an attempt carries."""
-        task = self.task
-        spec = task.spec
-        known: dict[str, Any] = {
-            "task_id": spec.id,
-            "task_type": spec.type,
-            "attempt": task.attempt,
-            "tenant": spec.tenant,
-            "request_id": spec.request_id,
-        }
-        if traceparent := spec.traceparent if self.trace is None else self.trace.parent:
-            _, known["trace_id"], known["span_id"], _ = traceparent.split("-")
-        return known
+        return facts(self.task.spec, self.task.attempt, self.trace)
 
     def shown(self, progress: Progress, *, now_ms: int, now_ns: int) -> bytes:
         """Its progress as the record shows it; both times are the same moment."""
@@ -131,3 +120,17 @@ class Holdings:
 
     def names(self, partition: int) -> list[Held]:
         return [Held(h.id, h.task.epoch) for h in self._by_id.values() if h.task.partition == partition]
+
+
+def facts(spec: TaskSpec, attempt: int, trace: TraceContext | None = None) -> dict[str, Any]:
+    """Whose a line is. `trace`: the attempt's own span, where it has one."""
+    known: dict[str, Any] = {
+        "task_id": spec.id,
+        "task_type": spec.type,
+        "attempt": attempt,
+        "tenant": spec.tenant,
+        "request_id": spec.request_id,
+    }
+    if traceparent := spec.traceparent if trace is None else trace.parent:
+        _, known["trace_id"], known["span_id"], _ = traceparent.split("-")
+    return known

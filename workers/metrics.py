@@ -1,18 +1,19 @@
 """What a supervisor counts, of itself and of its children; told on its own port, so that Redis pays nothing for it."""
 
 import platform
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from taskgate import metrics
 from taskgate.contract import errors
 from taskgate.contract.states import FINAL
-from taskgate.metrics import LATENESS_BUCKETS, RUN_BUCKETS, Counter, Family, Gauge, Histogram, version
+from taskgate.metrics import LATENESS_BUCKETS, OTHER, RUN_BUCKETS, Counter, Family, Gauge, Histogram, version
 from taskgate.vitals import Vitals
 from workers.slot import Sample
 from workers.tracks import Track
 
 if TYPE_CHECKING:
-    from taskgate.contract.models import Claimed
+    from taskgate.contract.models import Claimed, TaskSpec
     from workers.runner import Runner
 
 _KILLS = {"blocks its event loop": "blocked", "what it started runs on": "left_running"}
@@ -74,9 +75,9 @@ class Metrics:
         if (wait_ms := task.queue_wait_ms) is not None:
             self.waits.observe(max(0, wait_ms) / 1000, task.spec.queue, task.spec.type)
 
-    def ended(self, task: "Claimed", status: str, *, run_ms: int | None, error_kind: str | None) -> None:
+    def ended(self, spec: "TaskSpec", status: str, *, run_ms: int | None, error_kind: str | None) -> None:
         """An attempt, as the store has it."""
-        queue, task_type = task.spec.queue, task.spec.type
+        queue, task_type = spec.queue, spec.type
         if status in FINAL:
             self.finished.add(queue, task_type, status)
         elif status in ("retrying", "queued"):
@@ -85,6 +86,10 @@ class Metrics:
             self.runs.observe(run_ms / 1000, queue, task_type, status)
         if error_kind is not None:
             self.failures.add(error_kind)
+
+    def unserved(self, queue: str, task_type: str, *, failed: int, served: Container[str]) -> None:
+        """Tasks that no attempt was made of. `served`: queues that this supervisor serves; others a client may name."""
+        self.finished.add(queue if queue in served else OTHER, task_type, "failed", by=failed)
 
     def killed(self, reason: str) -> None:
         self.kills.add(_KILLS.get(reason, reason))

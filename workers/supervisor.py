@@ -98,6 +98,7 @@ class Supervisor:
             worker_id=self.id,
             after_s=settings.unknown_type_after_s,
             served=lambda: self._served,
+            metrics=self._metrics,
         )
         self._heart = Heart(
             beating,

@@ -11,6 +11,7 @@ from taskgate.contract.models import Served
 from taskgate.contract.script import BATCH
 from taskgate.contract.store import Store
 from workers.lease import Lease
+from workers.metrics import Metrics
 
 log = structlog.get_logger()
 
@@ -25,13 +26,21 @@ class Unserved:
     """
 
     def __init__(
-        self, store: Store, lease: Lease, *, worker_id: str, after_s: float, served: Callable[[], Sequence[Served]]
+        self,
+        store: Store,
+        lease: Lease,
+        *,
+        worker_id: str,
+        after_s: float,
+        served: Callable[[], Sequence[Served]],
+        metrics: Metrics | None = None,
     ) -> None:
         self._store = store
         self._lease = lease
         self._worker_id = worker_id
         self._after_s = after_s
         self._served = served
+        self._metrics = metrics or Metrics()
         self._pause_s = min(LONGEST_PAUSE_S, after_s / 4)
         self._looked_s = 0.0
         self._seen_s: dict[tuple[int, str, str], float] = {}
@@ -71,7 +80,10 @@ class Unserved:
             failed = await self._store.fail_unserved(
                 partition, self._worker_id, queue=queue, task_type=task_type, after_s=self._after_s
             )
-            total += failed or 0
+            if failed:
+                total += failed
+                served = {each.queue for each in self._served()}
+                self._metrics.unserved(queue, task_type, failed=failed, served=served)
             more = failed == BATCH
         if total:
             log.warning("nobody serves this type, its tasks failed", queue=queue, task_type=task_type, tasks=total)

@@ -227,6 +227,22 @@ class Held(NamedTuple):
     epoch: int
 
 
+class Lost(NamedTuple):
+    """An attempt that ended with its supervisor, and what became of its task."""
+
+    spec: TaskSpec
+    attempt: int
+    status: str
+
+
+class Reaped(NamedTuple):
+    """What one call ended."""
+
+    remaining: int
+    """So many are still held by the dead one."""
+    ended: list[Lost]
+
+
 class BeatValue(NamedTuple):
     """What `beats` holds of a supervisor: its counter and the lease that it published."""
 

@@ -30,6 +30,8 @@ from taskgate.contract.models import (
     HandBack,
     Held,
     Limits,
+    Lost,
+    Reaped,
     Report,
     Room,
     Served,
@@ -237,11 +239,8 @@ class Store(Reading):
         replies = await self._report(keys.prefix(partition), self._now(), worker_id, pack(items))
         return [reply.decode() for reply in replies]
 
-    async def reap(self, partition: int, worker_id: str, *, watched: BeatValue) -> int | None:
-        """End up to BATCH tasks of a supervisor whose beat stood still at `watched`.
-
-        Returns how many tasks it still holds, None when it is gone or lives.
-        """
+    async def reap(self, partition: int, worker_id: str, *, watched: BeatValue) -> Reaped | None:
+        """End up to BATCH tasks of a supervisor whose beat stood still at `watched`; None when it is gone or lives."""
         reply = await self._reap(
             keys.prefix(partition),
             self._now(),
@@ -251,7 +250,10 @@ class Store(Reading):
             self._retention_ms,
             self._dead_retention_ms,
         )
-        return cast(int, reply[2]) if reply[0] == b"ok" else None
+        if reply[0] != b"ok":
+            return None
+        ended = [Lost(_spec_of(task_id, spec), attempt, status.decode()) for task_id, status, attempt, spec in reply[2]]
+        return Reaped(reply[1], ended)
 
     async def promote(self, partition: int) -> tuple[int, int]:
         """Do what is due. Returns Redis' time and when the next is due (0: nothing), both Unix ms."""
@@ -477,3 +479,11 @@ def _submitted(
             refused.waits = True
             return refused
     raise AssertionError(f"unknown reply {reply!r}")
+
+
+def _spec_of(task_id: bytes, raw: bytes) -> TaskSpec:
+    """Of one that cannot be read no more than its id is known."""
+    try:
+        return _spec(raw)
+    except msgspec.DecodeError:
+        return TaskSpec(id=task_id.decode(), type="")

@@ -127,8 +127,9 @@ class Hand:
         return reply
 
     async def reap(self, dead: "Hand") -> int | None:
-        """Reap `dead` as if it had not beaten since its last beat."""
-        return await self.store.reap(0, dead.id, watched=dead.last_beat)
+        """Reap `dead` as if it had not beaten since its last beat; how many it still holds."""
+        reaped = await self.store.reap(0, dead.id, watched=dead.last_beat)
+        return None if reaped is None else reaped.remaining
 
 
 @pytest.fixture

@@ -258,7 +258,8 @@ class Supervisors(Common):
         watched = seen[-1 - pick % len(seen)]
 
         async def call() -> int | None:
-            return await self._store.reap(0, worker, watched=watched)
+            reaped = await self._store.reap(0, worker, watched=watched)
+            return None if reaped is None else reaped.remaining
 
         wanted = 0 if self._reference.reap(worker, watched) else None
         assert self._run(call()) == wanted

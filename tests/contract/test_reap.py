@@ -49,6 +49,34 @@ async def test_a_lost_task_fails_at_its_maximum_of_attempts(
     assert (await dead_letters(store) == [task_id]) == (status is Status.FAILED)
 
 
+async def test_each_that_was_ended_is_told_with_what_became_of_it(store: Store, w1: Hand, w2: Hand) -> None:
+    again, last, canceling = submission(tenant="acme"), submission(max_attempts=1), submission()
+    await submit(store, again, last, canceling)
+    await w1.claim(sync=3)
+    await store.cancel(canceling.id)
+
+    reaped = await store.reap(0, "w1", watched=w1.last_beat)
+
+    assert reaped is not None
+    told = {lost.spec.id: (lost.status, lost.attempt, lost.spec.tenant) for lost in reaped.ended}
+    assert told == {
+        again.id: ("queued", 1, "acme"),
+        last.id: ("failed", 1, "default"),
+        canceling.id: ("canceled", 1, "default"),
+    }
+
+
+async def test_one_whose_record_cannot_be_read_is_told_by_its_id(
+    store: Store, w1: Hand, w2: Hand, redis_client: Redis
+) -> None:
+    [task_id] = await submit(store)
+    await w1.claim_one()
+    await redis_client.hset(keys.task(0, task_id), "spec", "no JSON")
+    reaped = await store.reap(0, "w1", watched=w1.last_beat)
+    assert reaped is not None
+    assert [(lost.spec.id, lost.status) for lost in reaped.ended] == [(task_id, "queued")]
+
+
 async def test_the_default_maximum_is_that_of_the_model(store: Store, w1: Hand, w2: Hand) -> None:
     [task_id] = await submit(store)
     for wanted in (Status.QUEUED, Status.QUEUED, Status.FAILED):

@@ -5,15 +5,17 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+import structlog
 from redis.asyncio import Redis
 
 from taskgate.contract.models import BeatAnswer, Held, Served, WorkerInfo
 from taskgate.contract.store import Store
 from tests.conftest import Server, eventually
-from tests.contract.conftest import SERVED, worker_info
+from tests.contract.conftest import SERVED, Hand, submission, submit, worker_info
 from tests.workers.conftest import until
 from workers.heart import Heart
 from workers.lease import Lease
+from workers.metrics import Metrics
 from workers.slot import boot_ns
 
 LEASE_S = 0.6
@@ -177,3 +179,55 @@ async def test_time_past_the_deadline_is_counted_as_paused(lease: Lease) -> None
     assert lease.paused_ns() >= 2e9
     lease.answered(boot_ns())
     assert 2e9 <= lease.paused_ns() < 3e9
+
+
+async def test_what_died_with_its_supervisor_is_counted_and_told_by_whoever_reaps_it(
+    redis_client: Redis, lease: Lease, voice: Voice
+) -> None:
+    store, metrics = Store(redis_client), Metrics()
+    heart = Heart(store, lease, voice, worker_id="w1", lease_s=LEASE_S, metrics=metrics)
+    dead = Hand(store, "w2")
+    await dead.beat()
+    last = submission(max_attempts=1, tenant="acme", request_id="r-1")
+    again = submission()
+    await submit(store, last, again)
+    await dead.claim(sync=2)
+
+    async def left() -> set[str]:
+        await heart.beat()
+        return {worker.id for worker in await store.workers()}
+
+    with structlog.testing.capture_logs() as lines:
+        await eventually(left, lambda ids: ids == {"w1"})
+
+    assert metrics.finished.values == {("default", "echo", "failed"): 1}
+    assert metrics.retries.values == {("default", "echo"): 1}
+    assert metrics.failures.values == {("lost",): 2}
+    told = {line["task_id"]: line for line in lines if line["event"] == "attempt finished"}
+    assert {task_id: line["outcome"] for task_id, line in told.items()} == {last.id: "failed", again.id: "queued"}
+    assert told[last.id] == {
+        "event": "attempt finished",
+        "log_level": "info",
+        "outcome": "failed",
+        "error_kind": "lost",
+        "duration_ms": None,
+        "task_id": last.id,
+        "task_type": "echo",
+        "attempt": 1,
+        "tenant": "acme",
+        "request_id": "r-1",
+        "worker_id": "w2",
+        "pid": None,
+        "told_by": "w1",
+    }
+
+
+async def test_silence_is_counted_from_the_last_beat_that_was_answered(own_server: Server, heart: Heart) -> None:
+    heart.answered_s = time.monotonic() - 7
+    own_server.stop()
+
+    with structlog.testing.capture_logs() as lines:
+        assert not await heart.beat()
+
+    [line] = [line for line in lines if line["event"] == "beats are not answered"]
+    assert line["silent_s"] >= 7

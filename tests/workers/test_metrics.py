@@ -25,7 +25,7 @@ def claimed(**more: Any) -> Claimed:
 def test_an_attempt_counts_as_what_became_of_its_task(status: str, finished: int, retried: int) -> None:
     metrics = Metrics()
 
-    metrics.ended(claimed(), status, run_ms=250, error_kind="exception")
+    metrics.ended(claimed().spec, status, run_ms=250, error_kind="exception")
 
     assert metrics.finished.values.get(("pdf", "report", status), 0) == finished
     assert metrics.retries.values.get(("pdf", "report"), 0) == retried

@@ -12,6 +12,7 @@ from tests.contract.conftest import read, submission, submit
 from tests.contract.test_unserved import GET, serves
 from workers.guard_client import GuardClient
 from workers.lease import Lease
+from workers.metrics import Metrics
 from workers.unserved import Unserved
 
 AFTER_S = 40.0
@@ -22,9 +23,12 @@ class Watch:
 
     def __init__(self, store: Store, *, served: Sequence[Served] = (GET,)) -> None:
         self.served = served
+        self.metrics = Metrics()
         self.now_s = time.monotonic()
         lease = Lease(6.0, GuardClient(pause_s=1, on_change=lambda alive: None))
-        self._unserved = Unserved(store, lease, worker_id="w1", after_s=AFTER_S, served=lambda: self.served)
+        self._unserved = Unserved(
+            store, lease, worker_id="w1", after_s=AFTER_S, served=lambda: self.served, metrics=self.metrics
+        )
         self.contact_lost = self._unserved.contact_lost
 
     async def look_for(self, seconds: int) -> None:
@@ -47,6 +51,12 @@ async def test_a_lane_fails_when_it_was_seen_unserved_for_that_long(store: Store
     assert (await read(store, task_id)).status is Status.QUEUED
     await watch.look_for(10)
     assert (await read(store, task_id)).status is Status.FAILED
+
+
+async def test_what_fails_so_is_counted_and_queues_that_clients_make_up_together(store: Store, watch: Watch) -> None:
+    await submit(store, submission(), submission(), submission(queue="mine"))
+    await watch.look_for(40)
+    assert watch.metrics.finished.values == {("default", "echo", "failed"): 2, ("other", "echo", "failed"): 1}
 
 
 async def test_who_comes_to_serve_it_begins_the_time_anew(store: Store, watch: Watch) -> None:
