@@ -27,7 +27,7 @@ class Siblings:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._path = folder / str(os.getpid())
+        self._path = folder / _name(os.getpid())
         self._told = b""
 
     async def run(self, families: Sequence[Family], collect: Callable[[], None]) -> None:
@@ -40,10 +40,11 @@ class Siblings:
     def tell(self, families: Sequence[Family]) -> None:
         """Whole or not at all: others read it at any moment."""
         told = msgspec.json.encode({each.name: list(each.values.items()) for each in families})
-        if told == self._told:
+        if told == self._told and self._path.exists():
             return
         partial = self._path.with_suffix(".new")
         with contextlib.suppress(OSError):  # a full disk: the others know what was told last
+            self._folder.mkdir(mode=0o700, exist_ok=True)  # whoever cleans up /tmp may have found it old
             partial.write_bytes(told)
             partial.replace(self._path)
             self._told = told
@@ -54,18 +55,28 @@ class Siblings:
         sums = {each.name: copy.copy(each) for each in families}
         for each in sums.values():
             each.values = dict(each.values)
-        for path in self._folder.iterdir():
-            if path == self._path or path.suffix:
-                continue
-            alive = _is_alive(int(path.name))
-            for name, values in _decode(path.read_bytes()).items():
+        for path in self._others():
+            alive = path.name == _name(int(path.name.partition("-")[0]))
+            for name, values in _told_in(path).items():
                 if name in sums and (alive or sums[name].lasts):
                     sums[name].add_up(dict(values))
         return list(sums.values())
 
+    def _others(self) -> list[Path]:
+        with contextlib.suppress(OSError):
+            return [path for path in self._folder.iterdir() if path != self._path and not path.suffix]
+        return []
 
-def _is_alive(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        return True
-    return False
+
+def _told_in(path: Path) -> Told:
+    """Nothing where a file is gone, or half of it is: the rest is told all the same."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return _decode(path.read_bytes())
+    return {}
+
+
+def _name(pid: int) -> str:
+    """With when it began, as the kernel counts: pids come back. Without that: there is no such process."""
+    with contextlib.suppress(OSError):
+        return f"{pid}-{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    return str(pid)

@@ -1,6 +1,7 @@
 """`GET /metrics`: what it counts, that clients cannot make it grow, and that several processes tell one story."""
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.door import Door
-from app.siblings import Siblings
+from app.siblings import Siblings, _name
 from taskgate import metrics
 from taskgate.metrics import MOST_SERIES, Counter, Gauge, Histogram
 from tests.api.conftest import Served, Worker, client_of, submit
@@ -207,8 +208,9 @@ def test_what_a_dead_sibling_has_counted_stays_and_what_it_had_does_not(tmp_path
     counter, gauge = Counter("c_total", "c", "x"), Gauge("g", "g")
     dead = subprocess.Popen(["true"])
     dead.wait()
-    (tmp_path / str(dead.pid)).write_text('{"c_total":[[["a"],5]],"g":[[[],7]],"unknown":[]}')
-    (tmp_path / str(os.getppid())).write_text('{"c_total":[[["a"],1],[["b"],2]],"g":[[[],3]]}')
+    (tmp_path / f"{dead.pid}-17").write_text('{"c_total":[[["a"],4]],"g":[[[],7]],"unknown":[]}')
+    (tmp_path / f"{os.getppid()}-17").write_text('{"c_total":[[["a"],1]],"g":[[[],9]]}')  # another had its pid before
+    (tmp_path / _name(os.getppid())).write_text('{"c_total":[[["a"],1],[["b"],2]],"g":[[[],3]]}')
     counter.add("a")
     gauge.set(to=1)
 
@@ -216,6 +218,19 @@ def test_what_a_dead_sibling_has_counted_stays_and_what_it_had_does_not(tmp_path
 
     assert added == {"c_total": {("a",): 7, ("b",): 2}, "g": {(): 4}}
     assert (counter.values, gauge.values) == ({("a",): 1}, {(): 1})
+
+
+def test_a_half_file_or_no_folder_keeps_nothing_from_being_told(tmp_path: Path) -> None:
+    """Until it is there again, with what is told next."""
+    counter = Counter("c_total", "c")
+    counter.add()
+    siblings = Siblings(tmp_path / "told")
+    assert [each.values for each in siblings.added_up([counter])] == [{(): 1}]
+    (tmp_path / "told" / "1-17").write_text('{"c_total":[[[],')
+    assert [each.values for each in siblings.added_up([counter])] == [{(): 1}]
+    shutil.rmtree(tmp_path / "told")
+    assert [each.values for each in siblings.added_up([counter])] == [{(): 1}]
+    assert [path.name for path in (tmp_path / "told").iterdir()] == [_name(os.getpid())]
 
 
 @pytest.mark.full
