@@ -57,11 +57,6 @@ def is_linux() -> bool:
     return sys.platform == "linux"
 
 
-def is_loopback(host: str | None) -> bool:
-    """Reached from this machine alone, as far as the name tells."""
-    return host in ("localhost", "::1") or (host or "").startswith("127.")
-
-
 def open_files_limit() -> int:
     """Descriptors that a process may have open (soft limit)."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -27,6 +27,7 @@ from taskgate import policy, secret_files
 from taskgate.contract.ids import NAME_RULE, is_name
 from taskgate.contract.limits import milliseconds
 from taskgate.contract.models import Limits, QueueLimits
+from taskgate.network import HEADER_RULE, fits_header, is_loopback
 from taskgate.policy import Policy, PolicyError
 from taskgate.secret_files import SecretFileError
 
@@ -171,11 +172,12 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> "Settings":
-        loopback = self.host in ("localhost", "::1") or self.host.startswith("127.")
-        if not loopback and self.api_key is None and not self.insecure:
+        if not is_loopback(self.host) and self.api_key is None and not self.insecure:
             raise ValueError(
                 "host: a non-loopback address needs TASKGATE_API_KEY, or TASKGATE_INSECURE=true if it is meant"
             )
+        if self.api_key is not None and not (self.api_key and fits_header(self.api_key.get_secret_value())):
+            raise ValueError(f"api_key: a key is {HEADER_RULE}")
         if not self.handlers:
             raise ValueError("handlers: name at least one module")
         if not all(map(is_name, self.queues)):

@@ -11,6 +11,7 @@ import httpx_sse
 from taskgate.client import trace
 from taskgate.client.errors import Unreachable
 from taskgate.client.steps import Answer, Message, Open, Send, check_header
+from taskgate.network import is_loopback
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -42,7 +43,7 @@ def options_of(base: httpx.URL, *, api_key: str | None, timeout_s: float) -> dic
         "verify": httpx.create_ssl_context() if base.scheme == "https" else False,
         "limits": httpx.Limits(max_connections=None, max_keepalive_connections=8),
         # A proxy from the environment cannot reach this machine's own loopback.
-        "trust_env": not (base.host in ("localhost", "::1") or base.host.startswith("127.")),
+        "trust_env": not is_loopback(base.host),
     }
 
 

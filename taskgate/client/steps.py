@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from taskgate.client.errors import Unsendable
+from taskgate.network import HEADER_RULE, fits_header
 
 T = TypeVar("T")
 
@@ -69,8 +70,8 @@ def _check(params: Params, headers: Mapping[str, str]) -> None:
 
 
 def check_header(name: str, value: str) -> None:
-    if not value.isascii() or not value.isprintable() or value != value.strip():
-        raise Unsendable(f"{name} takes printable ASCII without spaces around it")
+    if not fits_header(value):
+        raise Unsendable(f"{name} takes {HEADER_RULE}")
 
 
 def is_unicode(text: str) -> bool:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from taskgate import platform, sizing
+from taskgate import sizing
 from taskgate.doctor.finding import Finding, Level, judge
 from taskgate.doctor.handlers import declared
+from taskgate.network import is_loopback
 from taskgate.settings import Settings
 
 _SOFT_STOP_S = 5
@@ -112,7 +113,7 @@ def _access(settings: Settings) -> Finding:
     return judge(
         "access",
         f"{settings.host}:{settings.port}, " + ("without a key", "with a key", "with a short key")[bool(key) + short],
-        warn=short or (not key and not platform.is_loopback(settings.host)),
+        warn=short or (not key and not is_loopback(settings.host)),
         advice="a key of fewer than 24 characters can be guessed: openssl rand -base64 33"
         if short
         else "whoever reaches it may submit, read and cancel: set TASKGATE_API_KEY (or _FILE), or see to it that "

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from taskgate import platform
 from taskgate.doctor.finding import Finding, judge
+from taskgate.network import is_loopback
 from taskgate.settings import Settings
 
 BACKLOG = 2048
@@ -26,7 +26,7 @@ def redis_is_here(settings: Settings) -> bool:
     if settings.redis_url is None:
         return True
     url = urlsplit(settings.redis_url.get_secret_value())
-    return url.scheme == "unix" or platform.is_loopback(url.hostname)
+    return url.scheme == "unix" or is_loopback(url.hostname)
 
 
 def _connections(settings: Settings, root: Path) -> Iterator[Finding]:

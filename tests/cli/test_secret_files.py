@@ -2,8 +2,11 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,15 +107,31 @@ def test_settings_say_that_it_was_a_file(cli: Cli, tmp_path: Path) -> None:
     assert found["redis_url"]["source"] == "default"
 
 
-def test_processes_of_up_are_given_the_secret_and_not_its_file_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("form", ["file", "pipe", "variable", "option"])
+def test_processes_of_up_are_given_secrets_as_files_that_each_can_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str
 ) -> None:
-    monkeypatch.setenv("TASKGATE_API_KEY_FILE", write(tmp_path / "key", KEY))
+    given: dict[str, Any] = {}
+    writing = threading.Thread(target=write, args=(tmp_path / "key", KEY))
+    match form:
+        case "file":
+            monkeypatch.setenv("TASKGATE_API_KEY_FILE", write(tmp_path / "key", KEY))
+        case "pipe":
+            os.mkfifo(tmp_path / "key")
+            writing.start()
+            monkeypatch.setenv("TASKGATE_API_KEY_FILE", str(tmp_path / "key"))
+        case "variable":
+            monkeypatch.setenv("TASKGATE_API_KEY", KEY)
+        case "option":
+            given = {"api_key": KEY}
+    settings = load(**given)
 
-    given = environment(load())
-
-    assert given["TASKGATE_API_KEY"] == KEY
-    assert "TASKGATE_API_KEY_FILE" not in given
+    for service in (environment(settings), environment(settings, port=1)):
+        assert not any(KEY in value for value in service.values())
+        read = (
+            "import sys; from taskgate.settings import load; sys.exit(load().api_key.get_secret_value() != sys.argv[1])"
+        )
+        assert subprocess.run([sys.executable, "-c", read, KEY], env=service, check=False).returncode == 0
     assert "TASKGATE_API_KEY_FILE" not in without_settings()
 
 

@@ -117,6 +117,31 @@ def test_a_check_of_several_settings_names_the_one_to_change(cli: Cli) -> None:
     assert by_variable.stderr == f"taskgate: TASKGATE_HOST: {needs}\n"
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1"])
+def test_loopback_needs_no_key(host: str) -> None:
+    assert load({"TASKGATE_HOST": host}).host == host
+
+
+@pytest.mark.parametrize(
+    "host", ["127.example.com", "127.0.0.1.example.com", "127.", "localhost.example.com", "::", "db"]
+)
+def test_what_only_looks_like_loopback_needs_a_key(host: str) -> None:
+    with pytest.raises(SettingsError, match=r"^TASKGATE_HOST: a non-loopback address needs TASKGATE_API_KEY"):
+        load({"TASKGATE_HOST": host})
+
+
+@pytest.mark.parametrize("key", [" key", "pad key ", "k\u00e9y", "a\nb", "a\0b"])
+def test_a_key_that_no_client_could_send_starts_nothing_and_is_not_shown(key: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        load({"TASKGATE_API_KEY": key})
+    assert str(raised.value) == "TASKGATE_API_KEY: a key is printable ASCII without spaces around it"
+
+
+def test_an_empty_key_is_none_that_was_forgotten() -> None:
+    with pytest.raises(SettingsError, match=r"^TASKGATE_API_KEY: "):
+        load({"TASKGATE_HOST": "0.0.0.0"}, api_key="")
+
+
 NUMBERS = [name for name, field in Settings.model_fields.items() if field.annotation in (int, float, ByteSize)]
 
 
