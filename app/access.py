@@ -22,7 +22,7 @@ KNOWN_S = 30.0
 """So long a key is believed without another look; a revoked one is told of at once."""
 UNKNOWN_S = 5.0
 LOOK_S = 10.0
-"""Keys with open streams are looked at so often, should it not have been told that they ended."""
+"""Keys with open streams or waiting requests are looked at so often, should it not have been told that they ended."""
 _IDLE_S = 60.0
 """Without a request for so long, a key is no longer remembered."""
 STREAMS_RETRY_S = 5
@@ -125,7 +125,7 @@ class Access:
         self._told += 1
         for key_id, grant in list(self._grants.items()):
             grant.good_until = float("-inf")
-            if grant.streams:
+            if grant.is_in_use:
                 self._check_soon(key_id)
 
     def _check_soon(self, key_id: str) -> None:
@@ -143,9 +143,9 @@ class Access:
             await asyncio.sleep(LOOK_S)
             for key_id, grant in list(self._grants.items()):
                 now = time.monotonic()
-                if grant.streams and grant.good_until <= now:
+                if grant.is_in_use and grant.good_until <= now:
                     await self._check(key_id)
-                elif not grant.streams and grant.good_until < now - _IDLE_S:
+                elif not grant.is_in_use and grant.good_until < now - _IDLE_S:
                     self._drop(key_id)
 
     def _drop(self, key_id: str) -> None:

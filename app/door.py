@@ -129,7 +129,7 @@ class Door:
         else:
             if grant is None:
                 grant = await self._granted(path, authorization)
-            tenant = grant.tenant if self._tenant_header is None else self._tenant(grant, headers)
+            tenant = grant.tenant if self._tenant_header is None else self._tenant(grant, headers, path)
             caller = Caller(tenant, request_id, grant)
         observed: Observed | None = scope.get(OBSERVED)
         if observed is not None:
@@ -252,10 +252,12 @@ class Door:
             raise unauthorized()
         return Caller(told.tenant, request_id, grant)
 
-    def _tenant(self, grant: Grant, headers: dict[bytes, bytes]) -> str:
+    def _tenant(self, grant: Grant, headers: dict[bytes, bytes], path: str) -> str:
         """A key decides; the header is for who needs none, and for the proxy that has TASKGATE_API_KEY itself."""
         if self._tenant_header is None or (given := headers.get(self._tenant_header)) is None:
             return grant.tenant
+        if is_public(path):
+            return grant.tenant  # a proxy names it for probes, too, to which it means nothing
         tenant = given.decode("latin-1")
         if not ids.is_name(tenant):
             raise Problem("bad-request", f"The tenant has {ids.NAME_RULE}")

@@ -1,6 +1,7 @@
 """What a caller was granted: by its key, or by the service that asks for none."""
 
-from typing import TYPE_CHECKING, Literal, get_args
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from weakref import WeakSet
 
 if TYPE_CHECKING:
@@ -30,13 +31,21 @@ class Grant:
         self.good_until = float("inf")
         """By time.monotonic(): then Redis is asked again."""
         self.streams: WeakSet[EventStream] = WeakSet()
+        self.waits: set[asyncio.Task[Any]] = set()
+        """Requests that are not answered yet."""
+
+    @property
+    def is_in_use(self) -> bool:
+        return bool(self.streams or self.waits)
 
     def end(self) -> None:
-        """And its streams."""
+        """And its streams, and what waits by it."""
         self.ended = True
         self.good_until = float("-inf")
         for stream in list(self.streams):
             stream.end()
+        for wait in self.waits:
+            wait.cancel()
 
 
 OPEN = Grant(names_tenant=True)

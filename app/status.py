@@ -59,9 +59,7 @@ class StatusEndpoint:
                 _picked(snapshot, asked.fields)  # an unknown field is refused now, not after the wait
             wanted = _wanted(known, asked.fields)
             if not wanted(snapshot):
-                snapshot = await waiting.until(
-                    self._hub, task_id, caller.tenant, wanted, wait_s=wait_s, receive=receive
-                )
+                snapshot = await waiting.until(self._hub, task_id, caller, wanted, wait_s=wait_s, receive=receive)
         if asked.fields is not None:
             return await self._partial(snapshot, asked.fields, known, applied)
         if known is not None and matches(known, snapshot.etag):

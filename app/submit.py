@@ -10,7 +10,9 @@ import msgspec
 from starlette.types import Receive
 
 from app import accepted, envelope, rate_limits, waiters, waiting
+from app.access import unauthorized
 from app.errors import Problem, problem_of
+from app.grants import Grant
 from app.hub import Hub
 from app.metrics import Metrics
 from app.reply import Caller, Reply
@@ -133,7 +135,7 @@ class SubmitEndpoint:
             key_rate=caller.grant.rate,
         )
         try:
-            decided = self._decided(submission, receive)
+            decided = self._decided(submission, caller.grant, receive)
             outcome = await (decided if span is None else sending(span, decided))
         except TimeoutError:
             raise problem_of(OutcomeUnknown("no answer yet"), task_id=task_id) from None
@@ -148,24 +150,26 @@ class SubmitEndpoint:
         else:
             self._metrics.accepted(spec.queue, spec.type, own=info.queue)
         if (prefer := headers.get(b"prefer")) is not None and (wait_s := waiting.preferred_s(prefer)):
-            seen = await self._watched(outcome.task_id, caller.tenant, wait_s, receive)
+            seen = await self._watched(outcome.task_id, caller, wait_s, receive)
             if seen is not None and seen.has_ended():
                 return accepted.reply(outcome.task_id, seen.body, waiting.applied(wait_s), *more, status=200)
             if seen is not None:
                 return accepted.reply(outcome.task_id, seen.body, *more)
         if outcome.replayed or outcome.existing or outcome.spilled:
+            if caller.grant.ended:
+                raise unauthorized()  # of an earlier task nothing is shown any more
             seen = await self._hub.snapshots.fresh(outcome.task_id, caller.tenant)
             return accepted.reply(outcome.task_id, seen.body, *more, ended=seen.has_ended())
         return accepted.reply(task_id, accepted.task_json(submission, spec), *more)
 
-    async def _decided(self, submission: Submission, receive: Receive) -> Outcome:
+    async def _decided(self, submission: Submission, grant: Grant, receive: Receive) -> Outcome:
         """Once there was room, where one may wait for it."""
         partition = self._store.partition_of(submission.id)
         others_first = ""
         if self._waiters is not None and (policy := self._policy.queue(submission.queue)).on_full == "wait":
             if self._waiters.has_place(submission):
                 wait = self._waiters.admitted(submission, partition, wait_s=policy.wait_ms / 1000)
-                if (outcome := await waiting.while_listening(wait, receive)) is not None:
+                if (outcome := await waiting.while_listening(wait, receive, grant)) is not None:
                     return outcome
             others_first = self._waiters.limit(partition, submission.queue)
         return await self._groups[others_first][partition](submission)
@@ -175,10 +179,10 @@ class SubmitEndpoint:
         if self._waiters is not None:
             self._waiters.drain()
 
-    async def _watched(self, task_id: str, tenant: str, wait_s: float, receive: Receive) -> Snapshot | None:
+    async def _watched(self, task_id: str, caller: Caller, wait_s: float, receive: Receive) -> Snapshot | None:
         """The task once it has ended, or after that time. It is accepted: what goes wrong now may not hide that."""
         try:
-            return await waiting.until(self._hub, task_id, tenant, Snapshot.has_ended, wait_s=wait_s, receive=receive)
+            return await waiting.until(self._hub, task_id, caller, Snapshot.has_ended, wait_s=wait_s, receive=receive)
         except (TaskgateError, Problem):
             return None
 

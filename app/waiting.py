@@ -9,9 +9,12 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
+from app.access import unauthorized
 from app.body import ClientGone, until_gone
 from app.errors import Problem
+from app.grants import Grant
 from app.hub import BACKUP_S, Hub
+from app.reply import Caller
 from app.snapshots import Snapshot
 
 T = TypeVar("T")
@@ -24,15 +27,16 @@ _PREFERENCE = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
 
 
 async def until(
-    hub: Hub, task_id: str, tenant: str, wanted: Callable[[Snapshot], bool], *, wait_s: float, receive: Receive
+    hub: Hub, task_id: str, caller: Caller, wanted: Callable[[Snapshot], bool], *, wait_s: float, receive: Receive
 ) -> Snapshot:
     """The first state that is wanted; after `wait_s`, or when the gateway drains, what there is.
 
     Raises:
         ClientGone: the client hung up.
+        Problem: its key has ended.
         TaskNotFound: there is no such task, or no longer.
     """
-    return await while_listening(look(hub, task_id, tenant, wanted, wait_s=wait_s), receive)
+    return await while_listening(look(hub, task_id, caller.tenant, wanted, wait_s=wait_s), receive, caller.grant)
 
 
 async def look(hub: Hub, task_id: str, tenant: str, wanted: Callable[[Snapshot], bool], *, wait_s: float) -> Snapshot:
@@ -55,16 +59,22 @@ def _until_another_look_s(snapshot: Snapshot) -> float:
     return BACKUP_S if alive_ms is None else min(BACKUP_S, (alive_ms + _LATER_MS) / 1000)
 
 
-async def while_listening(answering: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """Its result, unless the client hangs up first."""
+async def while_listening(answering: Coroutine[Any, Any, T], receive: Receive, grant: Grant) -> T:
+    """Its result, unless the client hangs up first, or its key ends."""
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(until_gone(receive))
+    grant.waits.add(answer)
+    if grant.ended:
+        answer.cancel()
     try:
         await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise ClientGone
-        return answer.result()
+        if answer.done() and not answer.cancelled():
+            return answer.result()
+        if grant.ended:
+            raise unauthorized()
+        raise ClientGone
     finally:
+        grant.waits.discard(answer)
         answer.cancel()
         gone.cancel()
         await asyncio.gather(answer, gone, return_exceptions=True)

@@ -9,7 +9,7 @@ import pytest
 import structlog
 from redis.asyncio import Redis
 
-from app import stream_tokens
+from app import access, stream_tokens
 from app.door import Door
 from app.scopes import ROUTES
 from taskgate.contract.api_keys import new_key
@@ -354,6 +354,75 @@ async def test_a_revoked_key_ends_everywhere_and_so_do_its_streams(
         assert [each.status_code for each in answers] == [200, 200]
         assert (await http.get(f"/tasks/{task['id']}")).status_code == 401
         assert (await http.post("/tasks", json={})).status_code == 401
+
+
+@pytest.mark.parametrize("prefer", [False, True])
+async def test_a_revoked_key_is_not_answered_any_more_by_what_waits(
+    listening: Door, gateway_of: Callable[..., Door], *, prefer: bool
+) -> None:
+    """Reads are refused at once; of a submission, which is accepted, no more is shown than it said itself."""
+    revoker = gateway_of(api_key=BOOTSTRAP)
+    async with caller(listening, await made(listening)) as http, caller(revoker, BOOTSTRAP) as first:
+        guard = listening.gateway.access
+        assert guard is not None
+        if prefer:
+            body = {"type": "echo", "payload": {"text": "hello"}}
+            waiting = asyncio.create_task(http.post("/tasks", json=body, headers={"Prefer": "wait=60"}))
+        else:
+            task = await submit(http)
+            waiting = asyncio.create_task(http.get(f"/tasks/{task['id']}?wait=60"))
+
+        async def waits() -> int:
+            return sum(len(grant.waits) for grant in guard._grants.values())
+
+        async def subscribed() -> Any:
+            return listening.gateway.hub._pubsub
+
+        await eventually(waits, lambda count: count == 1, within_s=30)
+        await eventually(subscribed, lambda pubsub: pubsub is not None, within_s=30)
+        [grant] = guard._grants.values()
+        [listed] = (await first.get("/keys")).json()["items"]
+        assert (await first.delete(f"/keys/{listed['id']}")).status_code == 204
+        answer = await waiting
+        assert answer.status_code == (202 if prefer else 401)
+        assert "preference-applied" not in answer.headers
+        assert not grant.waits
+
+
+async def test_what_waits_by_a_key_of_whose_end_nothing_was_heard_is_refused_too(
+    door: Door, monkeypatch: pytest.MonkeyPatch, redis_client: Redis
+) -> None:
+    monkeypatch.setattr(access, "LOOK_S", 0.05)
+    monkeypatch.setattr(access, "KNOWN_S", 0.5)
+    guard = door.gateway.access
+    assert guard is not None
+    async with caller(door, await made(door)) as http:
+        task = await submit(http)
+        waiting = asyncio.create_task(http.get(f"/tasks/{task['id']}?wait=60"))
+
+        async def waits() -> int:
+            return sum(len(grant.waits) for grant in guard._grants.values())
+
+        await eventually(waits, lambda count: count == 1, within_s=30)
+        rounds = asyncio.create_task(guard.run())
+        await redis_client.delete("tg:{0}:apikeys")
+        assert (await waiting).status_code == 401
+        rounds.cancel()
+        await asyncio.gather(rounds, return_exceptions=True)
+
+
+async def test_a_tenant_that_is_named_closes_nothing_that_is_public(
+    gateway_of: Callable[..., Door], worker: Worker
+) -> None:
+    """A proxy that names it for every request names it for its probes, too."""
+    door = gateway_of(api_key=BOOTSTRAP, tenant_header="X-Tenant")
+    async with client_of(door) as nobody, caller(door, await made(door, tenant="a")) as known:
+        assert (await known.get("/tasks")).status_code == 200
+        for http in (nobody, known):
+            for route in PUBLIC:
+                for tenant in ("acme", "no:name"):
+                    http.headers["X-Tenant"] = tenant
+                    assert (await ask(http, route)).status_code in (200, 503), (route, tenant)
 
 
 async def test_a_key_is_looked_up_once_and_forgotten_when_something_may_have_been_missed(
