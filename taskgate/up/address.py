@@ -1,4 +1,4 @@
-"""The gateway's address: whether it is free, where to connect, whether who answers there is ready."""
+"""Addresses of the services: whether one is free, where to connect, whether who answers there is ready."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ def web_host(host: str) -> str:
     return _WILDCARDS.get(host, host)
 
 
-def check_free(host: str, port: int) -> None:
-    """Ask here, once, rather than let a gateway find out again and again.
+def check_free(host: str, port: int, *, setting: str = "TASKGATE_PORT") -> None:
+    """Ask here, once, rather than let a service find out again and again. `setting`: where the port comes from.
 
     Raises:
         AddressError: nobody can listen there.
@@ -34,10 +34,10 @@ def check_free(host: str, port: int) -> None:
         raise AddressError(f"cannot listen on {host} port {port}: TASKGATE_HOST is no host name") from None
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
-        advice = "stop what uses it, or choose another with TASKGATE_PORT (0 picks a free one)"
+        advice = f"stop what uses it, or choose another with {setting} (0 picks a free one)"
         raise AddressError(
             f"cannot listen on {host} port {port} ({error.strerror}): "
-            + (advice if taken else "TASKGATE_HOST must be an address of this machine, TASKGATE_PORT one you may use")
+            + (advice if taken else f"TASKGATE_HOST must be an address of this machine, {setting} one you may use")
         ) from None
 
 

@@ -37,7 +37,10 @@ class UpError(Exception):
 
 
 def run(settings: Settings, *, reload: bool = False) -> int:
-    """Run until stopped. 0: stopped as asked; 1: could not start, or something had to be killed at the end."""
+    """Run until stopped.
+
+    0: stopped as asked; 1: could not start, or something had to be killed at the end; 2: an address is taken.
+    """
     logs.configure(settings.log_format, settings.log_level)
     if settings.redis_url:
         look_at_redis(settings)  # the services would refuse it again and again
@@ -45,7 +48,7 @@ def run(settings: Settings, *, reload: bool = False) -> int:
         return asyncio.run(Up(settings, reload=reload).run())
     except (UpError, AddressError, EmbeddedError) as error:
         print(f"taskgate up: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, AddressError) else 1
 
 
 class Up:
@@ -109,6 +112,8 @@ class Up:
         if self._valkey:
             self._valkey.open()
         check_free(self._settings.host, self._settings.port)
+        if port := self._settings.worker_health_port:
+            check_free(self._settings.host, port, setting="TASKGATE_WORKER_HEALTH_PORT")
         self._guard.start()
         await (self._serve_and_renew() if self._reload else self._serve_as_it_is())
 

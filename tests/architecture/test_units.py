@@ -33,7 +33,7 @@ def test_the_signal_to_stop_goes_to_the_first_process_and_has_the_time_it_needs(
     assert service["KillMode"] == "mixed"
     needs_s = settings().grace_s if "worker" in name else DRAIN_MAX_S
     assert float(service["TimeoutStopSec"]) >= needs_s + 5
-    assert service["Restart"] == "always"
+    assert (service["Restart"], service["RestartPreventExitStatus"]) == ("always", "2")
     assert unit(name)["Unit"]["StartLimitIntervalSec"] == "0"
 
 

@@ -59,12 +59,14 @@ def test_a_second_up_on_the_same_data_is_refused_in_one_line(up: Running) -> Non
     assert up.stop() == 0
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(up: Running) -> None:
+@pytest.mark.parametrize("name", ["TASKGATE_PORT", "TASKGATE_WORKER_HEALTH_PORT"])
+def test_a_port_that_is_taken_is_said_in_one_line(up: Running, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert up.launch(TASKGATE_PORT=str(port)).wait(15) == 1
+        assert up.launch(**{name: str(port)}).wait(15) == 2
     assert up.said().count("\n") == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in up.said()
+    assert f"choose another with {name}" in up.said()
     nothing_left(up)
 
 
