@@ -6,8 +6,6 @@ from taskgate.contract.connection import Role, connections
 from taskgate.settings import Settings
 
 _SUPERVISOR: tuple[Role, ...] = ("supervisor", "supervisor-beat", "supervisor-claim")
-HEALTH_CHECK = 1
-"""`python -m workers.beating`, for a moment."""
 CHILD_DESCRIPTORS = 12
 """Of one child, as its supervisor holds them: socket pairs, pidfd, slot, pipes, memory, and payloads on their way."""
 OWN_DESCRIPTORS = 64
@@ -37,7 +35,7 @@ def gateway_connections(settings: Settings) -> int:
 
 def supervisor_connections(settings: Settings) -> int:
     """To Redis, of one host's supervisor; tasks and children add none."""
-    return sum(connections(settings, role) for role in _SUPERVISOR) + HEALTH_CHECK
+    return sum(connections(settings, role) for role in _SUPERVISOR)
 
 
 def tasks_at_a_time(settings: Settings) -> int:

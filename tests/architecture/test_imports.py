@@ -32,7 +32,6 @@ FORBIDDEN: dict[str, list[str]] = {
         *("taskgate.settings", "taskgate.contract.store", "taskgate.contract.connection", "workers.supervisor"),
     ],
     "workers.guard": ["app", *GATEWAY_ONLY, *CLIENT_ONLY, *HEAVY],
-    "workers.beating": ["app", *GATEWAY_ONLY, *CLIENT_ONLY],
 }
 """What a process may not have loaded after importing its entry. In a child, a handler may load what it likes."""
 

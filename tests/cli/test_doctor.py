@@ -96,7 +96,11 @@ def test_a_server_that_does_not_let_us_ask_is_a_warning(own_server: Server) -> N
 
 def test_room_for_our_connections(own_server: Server) -> None:
     settings = configure(own_server, maxclients=30)
-    assert levels(settings)["connections"] is Level.OK
+    found = look(settings)["connections"]
+    assert found.level is Level.OK
+    assert found.found.startswith("up to 27 for these gateways and one supervisor, 11 for each further one"), (
+        "as documented"
+    )
     others = [redis.Redis.from_url(own_server.url) for _ in range(4)]
     for client in others:
         client.ping()

@@ -66,7 +66,7 @@ async def test_a_service_under_load_stays_below_its_formulas(rig: Rig) -> None:
             ours = await clients(rig.server)
             assert 0 < ours["taskgate-gateway"] <= sizing.gateway_connections(SETTINGS)
             supervisors = sum(ours[name] for name in ours if name.startswith("taskgate-supervisor"))
-            assert 0 < supervisors <= sizing.supervisor_connections(SETTINGS) - sizing.HEALTH_CHECK
+            assert 0 < supervisors <= sizing.supervisor_connections(SETTINGS)
 
             files, working = open_files(supervisor.pid), len(await rig.children())
             assert files <= sizing.supervisor_descriptors(SETTINGS)
