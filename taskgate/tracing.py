@@ -70,6 +70,9 @@ class Traces:
     def __init__(self, provider: "TracerProvider") -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+        from taskgate.sampling import AsLinked
+
+        provider.sampler = AsLinked(provider.sampler)
         self._provider = provider
         self._propagator = TraceContextTextMapPropagator()
         self.tracer = provider.get_tracer("taskgate", version())

@@ -9,6 +9,7 @@ import structlog
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
 from opentelemetry.trace import StatusCode
 
 from taskgate.contract.ids import new_task_id
@@ -27,8 +28,8 @@ def collector() -> InMemorySpanExporter:
     return InMemorySpanExporter()
 
 
-def traces(collector: InMemorySpanExporter, *, below: bool = False) -> AttemptTraces:
-    provider = TracerProvider(shutdown_on_exit=False)
+def traces(collector: InMemorySpanExporter, *, below: bool = False, sampler: Sampler | None = None) -> AttemptTraces:
+    provider = TracerProvider(shutdown_on_exit=False, sampler=sampler)
     provider.add_span_processor(SimpleSpanProcessor(collector))
     return AttemptTraces(Traces(provider), worker_id="w1", below=below)
 
@@ -73,6 +74,39 @@ def test_an_attempt_is_linked_with_its_submission_or_below_it(collector: InMemor
         links = [f"00-{link.context.trace_id:032x}-{link.context.span_id:016x}-01" for link in span.links]
         assert (span.parent is not None, links) == (below, [] if below else [PARENT])
         assert (trace_id == PARENT.split("-")[1]) == below
+
+
+@pytest.mark.parametrize("below", [False, True], ids=["linked", "parent"])
+@pytest.mark.parametrize("flags", ["00", "01"])
+@pytest.mark.parametrize("sampler", [None, ParentBased(TraceIdRatioBased(0.0)), ParentBased(ALWAYS_ON)])
+def test_an_attempt_is_told_where_its_submission_was(
+    collector: InMemorySpanExporter, sampler: Sampler | None, flags: str, below: bool
+) -> None:
+    """Else a link would lead to a span that nobody has exported, and most of those that were to no attempt."""
+    spans, task = traces(collector, below=below, sampler=sampler), claimed(PARENT[:-2] + flags)
+    context = spans.begin(task, pid=7)
+    end(spans, task, Finish(id=task.id, epoch=1, outcome="succeeded"), "succeeded")
+    assert len(collector.get_finished_spans()) == int(flags)
+    assert int(context.parent[-2:]) % 2 == int(flags), "and so is what its handler calls"
+
+
+def test_a_ratio_of_its_own_decides_as_for_its_submission(collector: InMemorySpanExporter) -> None:
+    """By that trace's id; what hangs with nothing is decided by its own."""
+    low, high = f"00-{1:032x}-b7ad6b7169203331-01", f"00-{(1 << 64) - 1:032x}-b7ad6b7169203331-01"
+    spans = traces(collector, sampler=TraceIdRatioBased(0.5))
+    for traceparent in [low, high] * 10:
+        task = claimed(traceparent)
+        spans.begin(task, pid=7)
+        end(spans, task, Finish(id=task.id, epoch=1, outcome="succeeded"), "succeeded")
+    assert [span.links[0].context.trace_id for span in collector.get_finished_spans()] == [1] * 10
+
+
+def test_what_hangs_with_nothing_is_sampled_by_itself(collector: InMemorySpanExporter) -> None:
+    for ratio, told in ((0.0, 0), (1.0, 1)):
+        spans, task = traces(collector, sampler=ParentBased(TraceIdRatioBased(ratio))), claimed()
+        spans.begin(task, pid=7)
+        end(spans, task, Finish(id=task.id, epoch=1, outcome="succeeded"), "succeeded")
+        assert len(collector.get_finished_spans()) == told
 
 
 def test_an_attempt_says_what_it_was_and_became_without_a_word_of_its_error(collector: InMemorySpanExporter) -> None:
