@@ -29,7 +29,7 @@ class Readiness:
         self._vitals = vitals
         self._strict = settings.strict
         url = settings.redis_url.get_secret_value() if settings.redis_url else ""
-        self._embedded = url == Embedded(settings.data_dir).url
+        self._embedded = url.startswith("unix:") and url == Embedded(settings.data_dir).url
 
     async def checks(self) -> dict[str, Check]:
         own = {

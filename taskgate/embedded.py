@@ -120,16 +120,23 @@ def _short(path: Path) -> Path:
     Raises:
         EmbeddedError: TMPDIR is too deep as well, and there is no /tmp.
     """
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        return path
     known = hashlib.sha256(os.fsencode(path.parent.resolve())).hexdigest()[:16]
     private = Path(f"taskgate-{os.getuid()}-{known}", path.name)
-    temporary = (tempfile.gettempdir(), "/tmp")  # nosec B108 # only with a folder in it that is ours alone
-    places = [path, *(Path(folder) / private for folder in temporary if Path(folder).is_dir())]
-    short = [place for place in places if len(os.fsencode(place)) <= _LONGEST_PATH]
-    if not short:
-        raise EmbeddedError(
-            f"{path.parent} is too deep for a socket: set TASKGATE_DATA_DIR or TMPDIR to a shorter path"
-        )
-    return short[0]
+    for folder in _temporary_folders():
+        if len(os.fsencode(folder / private)) <= _LONGEST_PATH:
+            return folder / private
+    raise EmbeddedError(f"{path.parent} is too deep for a socket: set TASKGATE_DATA_DIR or TMPDIR to a shorter path")
+
+
+def _temporary_folders() -> list[Path]:
+    """TMPDIR and /tmp, where something can be written."""
+    try:
+        chosen = [tempfile.gettempdir()]
+    except FileNotFoundError:  # a container with a read-only root has none
+        chosen = []
+    return [Path(each) for each in (*chosen, "/tmp") if os.access(each, os.W_OK | os.X_OK)]  # nosec B108 # private in it
 
 
 def _make_private(folder: Path) -> None:

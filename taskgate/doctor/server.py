@@ -40,7 +40,10 @@ class _Server(NamedTuple):
 
 def embedded(settings: Settings) -> list[Finding]:
     """The Valkey that `up` brings: that it can be started, or, when it runs already, that it is sound."""
-    valkey = Embedded(settings.data_dir)
+    try:
+        valkey = Embedded(settings.data_dir)
+    except EmbeddedError as error:
+        return [Finding(Level.FAIL, "data folder", "no place for its socket", str(error))]
     most_bytes = waiting_bytes(settings) + settings.retention_bytes
     findings = [_binary(valkey), _folder(valkey), disk(settings.data_dir, most_bytes=most_bytes)]
     if valkey.answers():

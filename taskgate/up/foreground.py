@@ -160,7 +160,7 @@ class Up:
 
     def _start_gateway(self) -> None:
         if self._port == 0:
-            folder = self._valkey.folder if self._valkey else Path(tempfile.mkdtemp(prefix="taskgate-"))
+            folder = self._valkey.folder if self._valkey else _temporary_folder()
             self._port_file = folder / "gateway.port"
             self._port_file.unlink(missing_ok=True)
         self._gateway.start()
@@ -235,3 +235,10 @@ class Up:
             for service in (self._gateway, self._worker):
                 service.stop()
             await asyncio.sleep(_POLL_S)
+
+
+def _temporary_folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="taskgate-"))
+    except OSError as error:
+        raise UpError(f"TASKGATE_PORT=0 needs a temporary folder: {error}") from None

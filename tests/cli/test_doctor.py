@@ -1,13 +1,16 @@
 """`taskgate doctor` on real servers that are not as they should be."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -20,7 +23,9 @@ from taskgate.doctor.kernel import BACKLOG, STREAMS, kernel, redis_is_here
 from taskgate.doctor.server import identity, server
 from taskgate.embedded import Embedded
 from taskgate.footprint import worst_case_bytes
-from taskgate.settings import Settings, load
+from taskgate.settings import Settings, SettingsError, load
+from taskgate.up import foreground
+from taskgate.up.foreground import UpError
 from tests.cli.conftest import Cli
 from tests.conftest import Server
 
@@ -140,6 +145,30 @@ def test_without_a_redis_the_embedded_one_is_checked(tmp_path: Path) -> None:
     assert "made at the first start" in found["data folder"].found
     assert not (tmp_path / "deep").exists()
     assert "persistence" not in found
+
+
+@pytest.mark.parametrize("writable", [[], [Path("/tmp")]])
+def test_without_a_temporary_folder_there_is_a_word_about_a_data_folder_that_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writable: list[Path]
+) -> None:
+    """As in a container with a read-only root; a path that is short enough for a socket needs none."""
+    monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=FileNotFoundError))
+    assert look(load({}, data_dir=Path("data")))["embedded valkey"].level is Level.OK
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) in writable)
+    found = look(load({}, data_dir=tmp_path / ("deep" * 30)))
+    if not writable:
+        assert found["data folder"].level is Level.FAIL
+        assert "too deep for a socket" in found["data folder"].advice
+    else:
+        assert "too deep" not in found["data folder"].advice
+
+
+def test_who_needs_a_temporary_folder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=FileNotFoundError("No usable temporary directory")))
+    with pytest.raises(SettingsError, match="2 need a temporary folder: No usable"), main._folder(2):
+        pass
+    with pytest.raises(UpError, match="TASKGATE_PORT=0 needs a temporary folder: No usable"):
+        foreground._temporary_folder()
 
 
 @pytest.fixture
