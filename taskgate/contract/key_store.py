@@ -92,9 +92,9 @@ class KeyStore:
         """Whether it was there; all gateways are told in any case."""
         return bool(await self._revoke_key(_PREFIX, "", key_id))
 
-    async def stream_secret(self) -> bytes:
-        """By which stream tokens are signed."""
-        return cast(bytes, await self._stream_secret(_PREFIX, "", secrets.token_hex(32)))
+    async def stream_secret(self, period: int, *, life_ms: int) -> bytes:
+        """By which stream tokens that end in that period are signed; gone so long after it was first asked for."""
+        return cast(bytes, await self._stream_secret(_PREFIX, "", str(period), secrets.token_hex(32), life_ms))
 
 
 def _packed(ids: Sequence[str]) -> bytes:

@@ -549,6 +549,20 @@ async def test_a_stream_token_that_was_changed_or_is_old_opens_nothing(
             assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unauthorized"), each
 
 
+async def test_a_stream_token_ends_soon_whoever_has_signed_it(
+    ended: tuple[Http, str, str], door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody who could read the secret, once; and what signs today's tokens signs none of tomorrow."""
+    _, _, task_id = ended
+    tokens = door.gateway.stream_tokens
+    signed = {}
+    for life_s, opens in ((86_400, False), (1_200, False), (110, True)):
+        monkeypatch.setattr(stream_tokens, "LIFE_S", life_s)
+        token, signed[life_s] = await tokens.make(task_id, "", "t")
+        assert (await tokens.check(task_id, token) is not None) == opens
+    assert await tokens._secret(signed[86_400]) != await tokens._secret(signed[110])
+
+
 async def test_a_stream_token_ends_with_its_key(ended: tuple[Http, str, str], door: Door) -> None:
     http, _, task_id = ended
     token = await token_for(http, task_id)

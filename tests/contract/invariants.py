@@ -16,7 +16,7 @@ PREFIX = keys.prefix(0)
 FOR_EVER = (
     "queues", "lanes:", "lane:", "ready:", "wake:", "due", "held:", "beats", "dead:", "final", "heavy", "all:", "usage",
     "letters:", "types", "places:", "blocked:", "capped", "turns:", "unique:",
-    "apikeys", "stream-secret",
+    "apikeys",
 )  # fmt: skip
 """Indexes whose entries the other checks account for, one by one; anything else must end by itself."""
 

@@ -122,7 +122,11 @@ async def test_there_are_only_so_many_keys(key_store_of: KeyStore, monkeypatch: 
     assert api_keys.MOST > 2
 
 
-async def test_all_who_ask_have_the_same_stream_secret(key_store_of: KeyStore) -> None:
-    first = await key_store_of.stream_secret()
+async def test_all_who_ask_have_the_same_stream_secret_of_a_period_and_it_ends(
+    key_store_of: KeyStore, redis_client: Redis
+) -> None:
+    first = await key_store_of.stream_secret(1, life_ms=3_600_000)
     assert len(first) >= 32
-    assert await key_store_of.stream_secret() == first
+    assert await key_store_of.stream_secret(1, life_ms=9_999_999) == first
+    assert await key_store_of.stream_secret(2, life_ms=3_600_000) != first
+    assert 0 < await redis_client.pttl("tg:{0}:stream-secret:1") <= 3_600_000
