@@ -21,8 +21,8 @@ from app.gateway import Gateway
 from app.protocol import Connection
 from app.reply import PROTECTION
 from app.siblings import Siblings
+from taskgate import listening, tracing
 from taskgate import settings as environment
-from taskgate import tracing
 from taskgate.contract import logs
 from taskgate.contract.connection import connect
 from taskgate.doctor import look_at_redis
@@ -69,7 +69,6 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
     stop = _Stop()
     with listen(settings.host, settings.port) as listener, _folder(settings.gateway_processes) as folder:
         look_at_redis(settings)
-        host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
             functools.partial(create, settings, folder),
             factory=True,
@@ -87,9 +86,10 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
             timeout_graceful_shutdown=max(1, round(min(DRAIN_MAX_S, settings.grace_s / 2))),
         )
         if port_file is not None:
-            _write(port_file, f"{port}\n")
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        logger.info("gateway listens", url=url, pid=os.getpid(), processes=settings.gateway_processes)
+            _write(port_file, f"{listener.getsockname()[1]}\n")
+        logger.info(
+            "gateway listens", url=listening.url_of(listener), pid=os.getpid(), processes=settings.gateway_processes
+        )
         if settings.api_key is None:
             logger.warning("no key is asked for: whoever reaches the address may do everything", address=settings.host)
         if settings.gateway_processes == 1:
@@ -148,13 +148,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         SettingsError: the address is taken, or none of this machine's.
     """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        # create_server adds the address to the text of an error of the system; that stands here already.
-        why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise SettingsError(f"TASKGATE_HOST, TASKGATE_PORT: {host}:{port}: {why}") from None
+    listener = listening.listen(host, port, variables="TASKGATE_HOST, TASKGATE_PORT", backlog=BACKLOG)
     # Its connections inherit it: a peer that vanished, or stopped reading, is given up by the kernel.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_PEER_MS)
     listener.set_inheritable(True)

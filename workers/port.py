@@ -1,20 +1,20 @@
 """The supervisor's own port: whether it lives, whether it works, and what it counts. A few answers, no framework."""
 
 import asyncio
+import contextlib
 import hmac
-import socket
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import httptools
 import structlog
 
-from taskgate import checks
+from taskgate import checks, listening
 from taskgate.checks import Check
 from taskgate.metrics import CONTENT_TYPE
-from taskgate.settings import Settings, SettingsError
+from taskgate.settings import Settings
 
 log = structlog.get_logger()
 
@@ -22,7 +22,7 @@ WITHIN_S = 10.0
 """From a connection to its answer; each has one."""
 
 MOST = 64
-"""Connections at a time: probes and a Prometheus or two."""
+"""Connections at a time: probes and a Prometheus or two. One more, and the oldest goes: it may have nothing to ask."""
 
 MAX_HEAD_BYTES = 16 * 1024
 
@@ -65,13 +65,10 @@ class Port:
         self._checks = checks
         self._metrics = metrics
         self._key = None if settings.api_key is None else settings.api_key.get_secret_value().encode()
-        self._open = 0
-        try:
-            family = socket.getaddrinfo(settings.host, settings.worker_health_port, type=socket.SOCK_STREAM)[0][0]
-            self._socket = socket.create_server((settings.host, settings.worker_health_port or 0), family=family)
-        except OSError as error:
-            where = f"{settings.host}:{settings.worker_health_port}"
-            raise SettingsError(f"TASKGATE_WORKER_HEALTH_PORT: {where}: {error.strerror}") from None
+        self._open: dict[asyncio.StreamWriter, None] = {}
+        """In the order in which they came."""
+        variables = "TASKGATE_HOST, TASKGATE_WORKER_HEALTH_PORT"
+        self._socket = listening.listen(settings.host, settings.worker_health_port or 0, variables=variables)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -80,35 +77,43 @@ class Port:
 
     async def run(self) -> None:
         server = await asyncio.start_server(self._serve, sock=self._socket, limit=MAX_HEAD_BYTES)
-        host, port = self.address
-        log.info("worker health listens", url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        log.info("worker health listens", url=listening.url_of(self._socket))
         try:
             await asyncio.Event().wait()
         finally:
             server.close()  # not waited for: who is connected and asks nothing would delay the stop
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        if len(self._open) >= MOST:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = None
         try:
-            if self._open <= MOST:
-                async with asyncio.timeout(WITHIN_S):
-                    await self._answer(reader, writer)
+            async with asyncio.timeout(WITHIN_S):
+                await self._answer(reader, writer)
+                writer.close()
+                await writer.wait_closed()
         except (TimeoutError, OSError):
-            pass  # whoever asked has gone, or never asked
+            pass  # whoever asked has gone, never asked, or does not take its answer
         finally:
-            self._open -= 1
-            writer.close()
+            self._open.pop(writer, None)
+            writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = _Request()
         parser = httptools.HttpRequestParser(request)
         try:
-            parser.feed_data(await reader.readuntil(b"\r\n\r\n"))
+            head = await reader.readuntil(b"\r\n\r\n")
+            with contextlib.suppress(httptools.HttpParserUpgrade):  # offered, and not taken: it is answered as it is
+                parser.feed_data(head)
+            if not request.whole:
+                raise ValueError(head)
             found = self._of(parser.get_method().decode(), request)
         except (httptools.HttpParserError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             found = Answer(HTTPStatus.BAD_REQUEST)
         status, body, content_type, headers = found
-        head = [
+        lines = [
             f"HTTP/1.1 {status.value} {status.phrase}",
             f"content-type: {content_type}",
             f"content-length: {len(body)}",
@@ -116,7 +121,7 @@ class Port:
             "connection: close",
             *headers,
         ]
-        writer.write("\r\n".join([*head, "", ""]).encode() + (b"" if parser.get_method() == b"HEAD" else body))
+        writer.write("\r\n".join([*lines, "", ""]).encode() + (b"" if parser.get_method() == b"HEAD" else body))
         await writer.drain()
 
     def _of(self, method: str, request: _Request) -> Answer:
@@ -127,7 +132,7 @@ class Port:
             case "/livez" | "/healthz":
                 return Answer(HTTPStatus.OK, b"ok\n")
             case "/readyz":
-                return self._ready(verbose=url.query.startswith("verbose"))
+                return self._ready(verbose="verbose" in parse_qs(url.query, keep_blank_values=True))
             case "/metrics":
                 return self._refusal(request) or Answer(HTTPStatus.OK, self._metrics(), CONTENT_TYPE)
         return Answer(HTTPStatus.NOT_FOUND)

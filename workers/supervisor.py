@@ -257,15 +257,17 @@ class Supervisor:
         )
 
     @property
-    def _consumes(self) -> bool:
-        """Whether it claims what there is room for."""
-        return (
-            self._state == "ready"
-            and bool(self._served)
-            and self._guard.alive
-            and self._lease.holds
-            and self._lease.contact.is_set()
-        )
+    def _missing(self) -> str:
+        """What keeps it from claiming what there is room for; "": nothing."""
+        if self._state == "draining":
+            return self._state
+        if not self._served or self._state != "ready":
+            return "no task types yet"
+        if not self._guard.alive:
+            return "the guard is down"
+        if not self._lease.holds:
+            return "the lease does not hold"
+        return "" if self._lease.contact.is_set() else "Redis does not answer"
 
     def _checks(self) -> dict[str, Check]:
         """What `GET /readyz` of its own port looks at."""
@@ -273,7 +275,7 @@ class Supervisor:
         ready = sum(child.ready and child.exit is None for pool in pools for child in pool.children)
         age_s = time.monotonic() - self._heart.answered_s
         return {
-            "consuming": Check(self._consumes, self._state if self._served else "no task types yet"),
+            "consuming": Check(not (missing := self._missing), missing or self._state),
             "beat": Check(self._lease.holds, f"answered {age_s:.1f} s ago; lease {self._settings.lease_s:g} s"),
             "guard": Check(self._guard.alive, "alive" if self._guard.alive else "down"),
             "children": Check(ready > 0, f"{ready} ready, {sum(pool.size for pool in pools)} wanted"),
@@ -282,7 +284,7 @@ class Supervisor:
     def _told_metrics(self) -> bytes:
         return self._metrics.text(
             self._runner,
-            consuming=self._consumes,
+            consuming=not self._missing,
             guard=self._guard.alive,
             lease_s=(self._lease.deadline_ns - boot_ns()) / 1e9,
             beat_age_s=time.monotonic() - self._heart.answered_s,
