@@ -1,17 +1,17 @@
 """`GET /metrics`: what this process has counted, what its siblings have, and the queues as Redis has them."""
 
 import asyncio
-import platform
 from bisect import bisect_left
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from app.access_log import CLIENT_GONE
+from app.errors import KINDS
 from app.observers import Observed
 from app.siblings import Siblings
+from app.stored import Stored
 from taskgate import metrics
-from taskgate.contract import errors
-from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
-from taskgate.metrics import OTHER, REQUEST_BUCKETS, Counter, Family, Gauge, Histogram, version
+from taskgate.metrics import OTHER, REQUEST_BUCKETS, Counter, Family, Gauge, Histogram
 from taskgate.vitals import Vitals
 
 if TYPE_CHECKING:
@@ -19,20 +19,32 @@ if TYPE_CHECKING:
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _STREAMS = ("/tasks/{task_id}/events", "/events")
+"""How long a client follows one is its own affair."""
+
 _NOWHERE = (0.0,) * (len(REQUEST_BUCKETS) + 2)
-"""How long a client follows a stream is its own affair."""
 
-_UNANSWERED = "499"
-"""As nginx has it: nobody was there to be answered any more."""
-
-_DEPTHS = ("queued", "scheduled", "retrying", "running", "dead")
+_LIMITS = (
+    "queue-tasks",
+    "queue-bytes",
+    "queue-wait",
+    "tenant-tasks",
+    "tenant-bytes",
+    "tenant-wait",
+    "rate",
+    "rate-key",
+)
+_OF_SUBMISSIONS = (
+    *("bad-request", "body-timeout", "body-too-large", "dependency-unavailable", "idempotency-key-invalid"),
+    *("idempotency-key-reused", "internal-error", "invalid-json", "overloaded", "service-draining", "starting"),
+    *("unique-conflict", "unsupported-media-type", "validation-error"),
+)
 
 
 class Metrics:
     """The counters of one gateway process. A queue has a label of its own if an operator has named it, not a client."""
 
     def __init__(self, queues: set[str], siblings: Siblings | None = None) -> None:
-        """`queues`: those that the policy names."""
+        """`queues`: those that the policy names; others become known."""
         self.vitals = Vitals("gateway")
         self.siblings = siblings
         self._queues = queues
@@ -46,8 +58,10 @@ class Metrics:
             "taskgate_tasks_rejected_total",
             "Submissions refused, by the limit that ran out, or by problem.",
             "reason",
+        ).known(*_LIMITS, *_OF_SUBMISSIONS)
+        self.refused = Counter("taskgate_requests_refused_total", "Requests refused, by problem.", "problem").known(
+            *KINDS
         )
-        self.refused = Counter("taskgate_requests_refused_total", "Requests refused, by problem.", "problem")
         self._http = Histogram(
             "http_server_request_duration_seconds",
             "From a request's head to its answer; of streams only those that were refused.",
@@ -63,38 +77,8 @@ class Metrics:
         self._cache = Counter(
             "taskgate_status_cache_requests_total", "Reads of a task's status, answered from memory or not.", "result"
         )
-        self._faults = Counter("taskgate_redis_errors_total", "Calls of Redis that failed, by what is known.", "error")
-        self._shared: list[Family] = [
-            self.submitted,
-            self.replayed,
-            self.rejected,
-            self.refused,
-            self._http,
-            self.streams,
-            self.events,
-            self._cache,
-            self._faults,
-            *self.vitals.families,
-        ]
-        self._build = Gauge("taskgate_build_info", "1; the labels say what runs.", "version", "python")
-        self._build.set(version(), platform.python_version(), to=1)
-        self._redis_up = Gauge("taskgate_redis_up", "Whether Redis answered this scrape.")
-        self._depth = Gauge("taskgate_queue_depth", "Tasks in a queue, by state; dead: dead letters.", "queue", "state")
-        self._age = Gauge("taskgate_queue_oldest_age_seconds", "Age of the oldest queued task.", "queue")
-        self._bytes = Gauge("taskgate_queue_bytes", "What waits in a queue, as its limit counts it.", "queue")
-        self._limit = Gauge("taskgate_queue_limit_tasks", "How many may wait in a queue.", "queue")
-        self._drain = Gauge("taskgate_queue_drain_per_second", "Tasks that leave a queue, as measured.", "queue")
-        self._workers = Gauge("taskgate_workers", "Supervisors that have beaten within their lease, by state.", "state")
-        self._of_redis: list[Family] = [
-            self._build,
-            self._redis_up,
-            self._depth,
-            self._age,
-            self._bytes,
-            self._limit,
-            self._drain,
-            self._workers,
-        ]
+        self._shared = [*[each for each in vars(self).values() if isinstance(each, Family)], *self.vitals.families]
+        self._stored = Stored(queues)
 
     async def run(self, gateway: "Gateway") -> None:
         """Until cancelled."""
@@ -112,7 +96,7 @@ class Metrics:
         if route in _STREAMS and status == HTTPStatus.OK:
             return list(_NOWHERE)
         method = method if method in _METHODS else OTHER
-        cell = self._http.cell(method, route or OTHER, str(status) if status else _UNANSWERED)
+        cell = self._http.cell(method, route or OTHER, str(status or CLIENT_GONE))
         if method != OTHER:
             self._cells[method, route, status] = cell
         return cell
@@ -128,14 +112,14 @@ class Metrics:
 
     async def text(self, gateway: "Gateway") -> bytes:
         """In Prometheus' format."""
-        await self._look_at_redis(gateway)
+        await self._stored.look(gateway)
         self.collect(gateway)
         shared = self._shared if self.siblings is None else self.siblings.added_up(self._shared)
-        return metrics.text([*shared, *self._of_redis])
+        return metrics.text([*shared, metrics.build_info(), *self._stored.families()])
 
     def families(self) -> list[Family]:
         """All there are."""
-        return [*self._shared, *self._of_redis]
+        return [*self._shared, metrics.build_info(), *self._stored.families()]
 
     def collect(self, gateway: "Gateway") -> None:
         """What is counted elsewhere in this process."""
@@ -147,37 +131,3 @@ class Metrics:
             self.events.values[name,] = count
         for problem, count in gateway.refusals.counts.items():
             self.refused.values[problem,] = count
-        for error, count in errors.FAULTS.items():
-            self._faults.values[error,] = count
-
-    async def _look_at_redis(self, gateway: "Gateway") -> None:
-        """One look, which all that look in the same second share. Old values would be lies: without Redis none."""
-        for each in self._of_redis[2:]:
-            each.values.clear()
-        try:
-            queues, operated = await gateway.queues.all()
-            now_ms = await gateway.store.now_ms()
-            workers = await gateway.store.workers()
-        except (StoreUnavailable, OutcomeUnknown):
-            self._redis_up.set(to=0)
-            return
-        self._redis_up.set(to=1)
-        self._queues |= operated
-        for queue in queues:
-            label = queue.queue if queue.queue in self._queues else OTHER
-            for state in _DEPTHS:
-                _sum_up(self._depth, (label, state), getattr(queue, state))
-            _sum_up(self._bytes, (label,), queue.bytes)
-            _sum_up(self._drain, (label,), queue.drain_per_s or 0)
-            age_s = (queue.oldest_age_ms or 0) / 1000
-            self._age.set(label, to=max(age_s, self._age.values.get((label,), 0)))
-            if label != OTHER:
-                self._limit.set(label, to=next(each.max for each in queue.limits if each.limit == "queue-tasks"))
-        self._workers.set_all({("ready",): 0, ("starting",): 0, ("draining",): 0})
-        for worker in workers:
-            if now_ms - worker.beat_ms <= worker.lease_ms:
-                _sum_up(self._workers, (worker.state,), 1)
-
-
-def _sum_up(gauge: Gauge, labels: tuple[str, ...], more: float) -> None:
-    gauge.set(*labels, to=gauge.values.get(labels, 0) + more)

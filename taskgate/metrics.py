@@ -4,9 +4,10 @@ For a counter and a histogram with labels prometheus-client takes 2.6 µs; here 
 """
 
 import importlib.metadata
+import platform
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -56,6 +57,12 @@ class Counter(Family):
     """Only ever grows."""
 
     kind, lasts = "counter", True
+
+    def known(self, *firsts: str) -> Self:
+        """Counts these from 0 on, by the one label that it has: `rate` cannot see the first count of a new series."""
+        for each in firsts:
+            self.values[each,] = 0
+        return self
 
     def add(self, *labels: str, by: float = 1) -> None:
         try:
@@ -120,6 +127,12 @@ def version() -> str:
         return importlib.metadata.version("taskgate")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"  # run from its sources
+
+
+def build_info() -> Gauge:
+    build = Gauge("taskgate_build_info", "1; the labels say what runs.", "version", "python")
+    build.set(version(), platform.python_version(), to=1)
+    return build
 
 
 def text(families: Iterable[Family]) -> bytes:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from taskgate.contract import errors
 from taskgate.metrics import LATENESS_BUCKETS, Counter, Family, Gauge, Histogram
 
 LOOK_EVERY_S = 0.5
@@ -39,7 +40,10 @@ class Vitals:
             "process",
             buckets=LATENESS_BUCKETS,
         )
-        self.families: list[Family] = [self.cpu, self.waited, self.paused, self.memory, self.files, self.lag]
+        self.faults = Counter(
+            "taskgate_redis_errors_total", "Calls of Redis that failed, by what is known.", "error"
+        ).known("unavailable", "outcome_unknown")
+        self.families: list[Family] = [each for each in vars(self).values() if isinstance(each, Family)]
         self.lag_s = 0.0
         """As it was seen last."""
         self._began = 0.0
@@ -63,6 +67,8 @@ class Vitals:
         self.paused.add(self._process, by=0)
         with contextlib.suppress(OSError, ValueError):  # a kernel that does not count
             self.waited.values[self._process,] = int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+        for error, count in errors.FAULTS.items():
+            self.faults.values[error,] = count
         with contextlib.suppress(OSError):
             self.memory.set(self._process, to=int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES)
             self.files.set(self._process, to=len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - names are enough

@@ -1,13 +1,11 @@
 """What a supervisor counts, of itself and of its children; told on its own port, so that Redis pays nothing for it."""
 
-import platform
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from taskgate import metrics
-from taskgate.contract import errors
-from taskgate.contract.states import FINAL
-from taskgate.metrics import LATENESS_BUCKETS, OTHER, RUN_BUCKETS, Counter, Family, Gauge, Histogram, version
+from taskgate.contract.states import FINAL, ErrorKind
+from taskgate.metrics import LATENESS_BUCKETS, OTHER, RUN_BUCKETS, Counter, Family, Gauge, Histogram
 from taskgate.vitals import Vitals
 from workers.slot import Sample
 from workers.tracks import Track
@@ -18,6 +16,10 @@ if TYPE_CHECKING:
 
 _KILLS = {"blocks its event loop": "blocked", "what it started runs on": "left_running"}
 """Reasons as a task's events say them, in one word; others are one."""
+
+_KINDS = ("timeout", "cancel", "drain", "memory", "blocked", "left_running", "lost", "lease", "kernel_memory")
+_DEATHS = ("exit", "SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTERM")
+_REASONS = ("taken_back", "drain", "neighbour", "suspect", "schema", "deadline")
 
 
 class Metrics:
@@ -31,7 +33,7 @@ class Metrics:
         )
         self.failures = Counter(
             "taskgate_attempt_errors_total", "Attempts that did not succeed, by error.kind.", "kind"
-        )
+        ).known(*ErrorKind)
         self.waits = Histogram(
             "taskgate_task_queue_wait_seconds",
             "From when a task could first be claimed to its claim.",
@@ -47,9 +49,15 @@ class Metrics:
             "status",
             buckets=RUN_BUCKETS,
         )
-        self.handed_back = Counter("taskgate_tasks_handed_back_total", "Claims given back uncounted.", "reason")
-        self.kills = Counter("taskgate_kills_total", "Children killed because of a task, by kind.", "kind")
-        self.deaths = Counter("taskgate_child_deaths_total", "Children that died while they held tasks.", "how")
+        self.handed_back = Counter("taskgate_tasks_handed_back_total", "Claims given back uncounted.", "reason").known(
+            *_REASONS
+        )
+        self.kills = Counter("taskgate_kills_total", "Children killed because of a task, by kind.", "kind").known(
+            *_KINDS
+        )
+        self.deaths = Counter("taskgate_child_deaths_total", "Children that died while they held tasks.", "how").known(
+            *_DEATHS
+        )
         self.late_beats = Histogram(
             "taskgate_beat_lateness_seconds", "How late beats were sent.", buckets=LATENESS_BUCKETS
         )
@@ -58,7 +66,6 @@ class Metrics:
         )
         self._stale = Counter("taskgate_stale_writes_total", "Writes of attempts that were another's by then.")
         self._left = Counter("taskgate_tasks_left_something_total", "Tasks that left something behind.", "type")
-        self._faults = Counter("taskgate_redis_errors_total", "Calls of Redis that failed, by what is known.", "error")
         self._slots = Gauge("taskgate_slots", "Tasks that run at a time, at most.", "pool")
         self._busy = Gauge("taskgate_slots_busy", "Slots with a task.", "pool")
         self._children = Gauge("taskgate_children", "Children, by state.", "pool", "state")
@@ -67,11 +74,12 @@ class Metrics:
         self._guard = Gauge("taskgate_guard_up", "Whether its guard is alive and knows all children.")
         self._lease = Gauge("taskgate_lease_seconds", "What is left of its lease.")
         self._age = Gauge("taskgate_beat_age_seconds", "Since its last answered beat was sent.")
-        self._build = Gauge("taskgate_build_info", "1; the labels say what runs.", "version", "python")
-        self._build.set(version(), platform.python_version(), to=1)
+        self._build = metrics.build_info()
 
     def starts(self, task: "Claimed") -> None:
         """It was handed to a child."""
+        if (task.spec.queue, task.spec.type, "failed") not in self.finished.values:
+            self.finished.add(task.spec.queue, task.spec.type, "failed", by=0)  # what has no series has no rate
         if (wait_ms := task.queue_wait_ms) is not None:
             self.waits.observe(max(0, wait_ms) / 1000, task.spec.queue, task.spec.type)
 
@@ -110,8 +118,6 @@ class Metrics:
         """In Prometheus' format."""
         self.vitals.look()
         self._stale.values[()] = runner.ends.stale_writes
-        for error, count in errors.FAULTS.items():
-            self._faults.values[error,] = count
         self._consuming.set(to=consuming)
         self._guard.set(to=guard)
         self._lease.set(to=max(0.0, lease_s))

@@ -64,7 +64,7 @@ def test_a_json_line_is_ascii_and_one_record_whatever_is_in_it(lines: Any) -> No
     assert [line["task_id"] for line in found[-2:]] == ["t", "t"]
 
 
-def test_a_console_line_ends_where_the_record_does_and_neither_moves_a_cursor_nor_turns_around(lines: Any) -> None:
+def test_a_console_line_ends_where_the_record_does_and_moves_no_cursor(lines: Any) -> None:
     read = lines("console")
     log = structlog.get_logger()
     log.info("odd" + FORGED, value=FORGED, half="\ud800")
