@@ -86,7 +86,7 @@ async def test_probes_are_no_lines_and_without_the_setting_nothing_is(
 ) -> None:
     async with client_of(door) as http, client_of(gateway_of()) as quiet:
         with requests_logged() as lines:
-            for path in ("/livez", "/readyz", "/healthz"):
+            for path in ("/livez", "/readyz", "/healthz", "/metrics"):
                 await http.get(path)
             await submit(quiet)
     assert lines == []

@@ -146,6 +146,14 @@ async def test_a_stream_counts_while_it_is_open_and_its_events_by_name(http: htt
     assert value(found, "http_server_request_duration_seconds_count", **route) == 0
 
 
+async def test_what_may_be_refused_is_there_before_it_is(http: httpx.AsyncClient) -> None:
+    """`rate` needs a sample before the first count."""
+    found = await scraped(http)
+
+    assert found["taskgate_tasks_rejected_total", frozenset({("reason", "queue-tasks")})] == 0
+    assert found["taskgate_requests_refused_total", frozenset({("problem", "internal-error")})] == 0
+
+
 async def test_the_key_is_asked_for(gateway_of: Callable[..., Door], worker: Worker) -> None:
     async with client_of(gateway_of(api_key="secret")) as http:
         assert (await http.get("/metrics")).status_code == 401

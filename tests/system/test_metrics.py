@@ -1,6 +1,7 @@
 """What dashboard and alert rules name is measured, and under load it is there and moves."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,6 +76,26 @@ def names_of(family: Family) -> list[str]:
     if family.kind != "histogram":
         return [family.name]
     return [f"{family.name}{suffix}" for suffix in ("_bucket", "_sum", "_count")]
+
+
+def test_every_alert_says_what_is_wrong_and_where_more_is_said() -> None:
+    sections = {
+        "docs/observe.md#" + re.sub(r"[^a-z -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+        for line in (ROOT / "docs" / "observe.md").read_text().splitlines()
+        if line.startswith("#")
+    }
+
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            assert rule["annotations"]["summary"], rule["alert"]
+            assert rule["annotations"]["runbook"] in sections, rule["alert"]
+
+
+def test_what_compares_waits_and_cpu_of_tasks_does_so_for_all_pools() -> None:
+    told = [expression for _, expression in expressions() if "run_queue_wait" in expression]
+
+    assert len(told) == 2
+    assert all('{process=~"sync|async|alone"}' in expression for expression in told)
 
 
 def test_every_metric_is_explained() -> None:
