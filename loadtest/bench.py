@@ -26,6 +26,7 @@ from loadtest import (
     store_cost,
     streams,
 )
+from loadtest.arguments import at_least_one
 from loadtest.measures import Run, Sizes
 from loadtest.peers import commands
 from loadtest.services import Service
@@ -173,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"of {', '.join(commands.NAMES)} ({','.join(commands.USUAL)})",
     )
     parser.add_argument("--no-peers", action="store_true", help="Taskgate alone; needs no second environment")
-    parser.add_argument("--repeat", type=int, help="rounds (3; 1 with --short)")
+    parser.add_argument("--repeat", type=at_least_one, help="rounds (3; 1 with --short)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON file")
     return parser
 
@@ -224,4 +225,5 @@ def _show(rows: Sequence[budgets.Row], errors: Sequence[str], *, judged: bool) -
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with machine.leaving_nothing():
+        sys.exit(main())

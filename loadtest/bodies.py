@@ -36,14 +36,21 @@ def load(folder: Path | None) -> list[Body]:
     """All of a folder; without one, made bodies.
 
     Raises:
-        OSError: there is none in the folder.
+        OSError: there is none in the folder, or one is no JSON.
     """
     if folder is None:
         return made()
     files = sorted(path for path in folder.rglob("*.json") if path.name not in _NOT_BODIES)
     if not files:
         raise OSError(f"no webhook body (*.json) in {folder}")
-    return [Body.of(path.name.partition(".")[0], path.read_bytes()) for path in files]
+    return [_of(path) for path in files]
+
+
+def _of(path: Path) -> Body:
+    try:
+        return Body.of(path.name.partition(".")[0], path.read_bytes())
+    except ValueError as error:
+        raise OSError(f"{path} is no JSON: {error}") from None
 
 
 def made(*, seed: int = 1) -> list[Body]:

@@ -7,6 +7,7 @@ import platform
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,10 @@ def _processes() -> dict[int, Stat]:
     return found
 
 
+_started: "list[Group]" = []
+"""Those of this process; whoever is interrupted may not get to stop its own."""
+
+
 class Group:
     """One command and everything it starts, also what moves into sessions of its own."""
 
@@ -58,6 +63,7 @@ class Group:
             start_new_session=True,
         )
         self.pid = self._process.pid
+        _started.append(self)
 
     @property
     def exit_code(self) -> int | None:
@@ -112,6 +118,8 @@ class Group:
         _kill(members | self._members(_processes()))
         self._process.wait()
         self._log.close()
+        if self in _started:  # its number may be another's from now on
+            _started.remove(self)
 
     def _members(self, processes: Mapping[int, Stat]) -> set[int]:
         members = {pid for pid, stat in processes.items() if stat.session == self.pid or pid == self.pid}
@@ -122,6 +130,22 @@ class Group:
             members |= more
             grown = bool(more)
         return members
+
+
+@contextlib.contextmanager
+def leaving_nothing() -> Iterator[None]:
+    """For a whole command: SIGTERM ends it as Ctrl-C does, and whatever ends it, no group runs on."""
+
+    def leave(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` and make pass it on: it comes more than once
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        for group in tuple(_started):
+            group.stop()
 
 
 def _kill(pids: set[int]) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import httpx
 
 from loadtest.charts import Chart, svg
+from loadtest.machine import leaving_nothing
 
 ROOT = Path(__file__).parents[1]
 LASTS_S = 30
@@ -128,4 +129,5 @@ def _rates(totals: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "pictures")
+    with leaving_nothing():
+        main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "pictures")

@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from loadtest import bodies, charts, machine, shapes
+from loadtest.arguments import above_zero, at_least_one
 from loadtest.samples import Sampler, get_json
 
 DEFAULT_S = {"stages": 80, "spike": 60, "soak": 3600}
@@ -43,9 +44,13 @@ class Target:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    stages = shapes.scaled(
-        shapes.SHAPES[options.shape], seconds=options.seconds or DEFAULT_S[options.shape], users=options.users
-    )
+    seconds = DEFAULT_S[options.shape] if options.seconds is None else options.seconds
+    stages = shapes.scaled(shapes.SHAPES[options.shape], seconds=seconds, users=options.users)
+    try:
+        bodies.load(options.bodies)  # the users would find out, when everything has started
+    except OSError as error:
+        print(f"loadtest: {error}", file=sys.stderr)
+        return 1
     print(f"loadtest: webhook bodies: {options.bodies or 'made ones'}")
     folder = options.results / time.strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
@@ -163,6 +168,7 @@ def _wait(target: Target, *, within_s: float = 60) -> None:
     """
     deadline = time.monotonic() + within_s
     seen: object = None
+    told = bool(target.groups)
     while time.monotonic() < deadline and all(group.exit_code is None for group in target.groups):
         try:
             get_json(f"{target.url}/readyz", target.key)
@@ -172,15 +178,24 @@ def _wait(target: Target, *, within_s: float = 60) -> None:
                 return
         except (OSError, http.client.HTTPException, ValueError) as error:
             seen = error
+        if not told:  # one that is said to run already
+            print(f"loadtest: waits for {within_s:g} s: {_lacks(seen)}", flush=True)
+            told = True
         time.sleep(0.1)
-    raise OSError(f"the service is not ready, or does not serve {_TYPE} (loadtest.handlers): {seen!r}")
+    raise OSError(_lacks(seen))
+
+
+def _lacks(seen: object) -> str:
+    if isinstance(seen, list):
+        return f"no worker serves {_TYPE} (TASKGATE_HANDLERS=loadtest.handlers), only {', '.join(seen) or 'nothing'}"
+    return f"the service is not ready: {seen!r}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtest.run", description=__doc__)
     parser.add_argument("--shape", choices=shapes.SHAPES, default="stages")
-    parser.add_argument("--users", type=int, help="at the peak")
-    parser.add_argument("--seconds", type=float, help=f"the whole shape in so many (default: {DEFAULT_S})")
+    parser.add_argument("--users", type=at_least_one, help="at the peak")
+    parser.add_argument("--seconds", type=above_zero, help=f"the whole shape in so many (default: {DEFAULT_S})")
     parser.add_argument(
         "--bodies", type=Path, default=_fixtures(), help=f"folder of webhook bodies ({bodies.VARIABLE}; else made ones)"
     )
@@ -198,4 +213,5 @@ def _fixtures() -> Path | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with machine.leaving_nothing():
+        sys.exit(main())

@@ -22,8 +22,8 @@ SHAPES = {
 
 def scaled(stages: Sequence[Stage], *, seconds: float | None = None, users: int | None = None) -> list[Stage]:
     """The same shape in so many seconds, with so many users at its peak; None: as it is."""
-    faster = seconds / length_s(stages) if seconds else 1.0
-    smaller = users / peak(stages) if users else 1.0
+    faster = 1.0 if seconds is None else seconds / length_s(stages)
+    smaller = 1.0 if users is None else users / peak(stages)
     return [Stage(stage.seconds * faster, round(stage.users * smaller)) for stage in stages]
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from loadtest.arguments import above_zero, at_least_one
 from loadtest.chaos import processes, stamps, verdict
 from loadtest.chaos.acts import Chaos
 from loadtest.chaos.site import Site
@@ -106,9 +107,9 @@ async def _heal(site: Site, users: Users, working: "asyncio.Future[None]") -> li
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make chaos ARGS=…", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--minutes", type=above_zero, default=3.0)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
-    parser.add_argument("--users", type=int, default=30, help="clients at the same time")
+    parser.add_argument("--users", type=at_least_one, default=30, help="clients at the same time")
     parser.add_argument("--keep", action="store_true", help="keep the evidence of a good run too")
     return parser
 

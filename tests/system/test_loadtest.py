@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -184,6 +185,65 @@ def test_bodies_come_from_a_folder_or_are_made(tmp_path: Path) -> None:
     (tmp_path / "github" / "push.1.json").write_text('{"ref": "x"}')
     (tmp_path / "github" / "manifest.json").write_text("[]")
     assert [(body.event, body.raw) for body in bodies.load(tmp_path)] == [("push", b'{"ref": "x"}')]
+
+
+def test_bodies_that_cannot_be_sent_are_found_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--results", str(tmp_path / "results"), "--url", "http://127.0.0.1:1", "--bodies"]
+    assert run.main([*argv, str(tmp_path / "missing")]) == 1
+    assert "no webhook body (*.json) in" in capsys.readouterr().err
+    (tmp_path / "broken.json").write_text('{"ref": ')
+    assert run.main([*argv, str(tmp_path)]) == 1
+    assert "broken.json is no JSON" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("option", ["--users", "--seconds"])
+@pytest.mark.parametrize("number", ["0", "-3", "nan"])
+def test_numbers_that_mean_no_load_are_refused(option: str, number: str) -> None:
+    with pytest.raises(SystemExit) as refused:
+        run.main([option, number])
+    assert refused.value.code == 2
+
+
+def test_a_service_that_lacks_the_handlers_is_named_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not after a minute."""
+    monkeypatch.setattr(run, "get_json", lambda *_: {"items": [{"type": "echo", "served": True}]})
+    with pytest.raises(OSError, match="no worker serves webhook"):
+        run._wait(run.Target("http://127.0.0.1:1", "", []), within_s=0.01)
+    said = "loadtest: waits for 0.01 s: no worker serves webhook (TASKGATE_HANDLERS=loadtest.handlers), only echo"
+    assert capsys.readouterr().out.strip() == said
+
+
+async def test_sigterm_more_than_once_leaves_nothing_running(tmp_path: Path) -> None:
+    """As `timeout` sends it: to the command and to its group. Groups have sessions of their own."""
+    script = f"""
+import os, time
+from pathlib import Path
+from loadtest import machine
+with machine.leaving_nothing():
+    machine.Group(["sleep", "600"], environ=dict(os.environ), log=Path({str(tmp_path / "sleep.log")!r}))
+    time.sleep(600)
+"""
+    command = machine.Group(
+        [sys.executable, "-c", script], environ=machine.clean_environ(), log=tmp_path / "command.log"
+    )
+    try:
+
+        async def asleep() -> list[int]:
+            names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in command.processes()}
+            return [pid for pid, name in names.items() if name == "sleep"]
+
+        [sleeper] = await eventually(asleep, bool, within_s=60)
+        command.signal(signal.SIGTERM)
+        command.signal(signal.SIGTERM)
+        assert command.wait(60) == 128 + signal.SIGTERM
+        assert not Path(f"/proc/{sleeper}").exists()
+    finally:
+        command.stop()
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
