@@ -2,7 +2,7 @@
 
 import structlog
 
-from app.observers import NO_ROUTE, Observed
+from app.observers import NO_ROUTE, SHOWN_CHARS, Observed, trace_of
 
 logger = structlog.get_logger()
 
@@ -10,8 +10,6 @@ CLIENT_GONE = 499
 """As nginx has it: nobody was there to be answered any more."""
 
 PROBES = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})
-SHOWN_CHARS = 200
-"""Of what clients say, in lines and spans."""
 
 
 def log_access(request: Observed, seconds: float) -> None:
@@ -23,9 +21,7 @@ def log_access(request: Observed, seconds: float) -> None:
         facts["path"] = request.scope["path"][:SHOWN_CHARS]
     if request.task_id:
         facts["task_id"] = request.task_id[:SHOWN_CHARS]
-    if request.span is not None:
-        context = request.span.get_span_context()
-        facts |= {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+    facts |= trace_of(request)
     client = request.scope.get("client")
     logger.info(
         "request",

@@ -54,7 +54,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     if problem.status == HTTPStatus.METHOD_NOT_ALLOWED:
         problem.headers["Allow"] = _allowed(request) or problem.headers.get("Allow", "GET")
     request_id = request.scope[CALLER].request_id
-    request.app.state.gateway.refusals.note(problem, request_id)
+    request.app.state.gateway.refusals.note(problem, request_id, request.scope)
     response = Response(problem.body(request_id), problem.status)
     response.raw_headers += problem.raw_headers()
     return response

@@ -12,14 +12,14 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access import Access, unauthorized
-from app.access_log import SHOWN_CHARS, log_access
+from app.access_log import log_access
 from app.body import Bodies, ClientGone, Hold, Whole, read_body
 from app.cors import Cors
 from app.errors import Problem, problem_of
 from app.exchange import EXCHANGE, Exchange
 from app.gateway import Gateway
 from app.grants import OPEN, PUBLIC, Grant
-from app.observers import NO_ROUTE, OBSERVED, Observed, Observer, facts
+from app.observers import FACTS, NO_ROUTE, OBSERVED, SHOWN_CHARS, Observed, Observer, facts
 from app.reply import CALLER, LATER, PROTECTION, Caller, Headers, Reply, length
 from app.scopes import check_scope, is_public
 from taskgate.contract import ids
@@ -79,6 +79,9 @@ class Door:
             self._traces.begin(observed, headers)
         try:
             observed.status = await self._serve(scope, headers, request_id, receive, send) or observed.status
+        except Exception:
+            scope[FACTS] = facts(scope)
+            raise
         finally:
             del scope[OBSERVED]  # requests leave no cycles
             seconds = time.perf_counter() - observed.started
@@ -92,15 +95,15 @@ class Door:
         try:
             reply = await self._answer(scope, headers, request_id, receive, send)
         except Problem as problem:
-            reply = self._refusal(problem, request_id)
+            reply = self._refusal(problem, request_id, scope)
         except TaskgateError as error:
-            reply = self._refusal(problem_of(error), request_id)
+            reply = self._refusal(problem_of(error), request_id, scope)
         except ClientGone:
             return 0
         except Exception:
             about = {"request_id": request_id} | facts(scope)
             logger.exception("request failed", method=scope["method"], path=scope["path"][:SHOWN_CHARS], **about)
-            reply = self._refusal(Problem("internal-error"), request_id)
+            reply = self._refusal(Problem("internal-error"), request_id, scope)
         if reply is None:
             return 0
         status, lines, body = reply
@@ -275,7 +278,7 @@ class Door:
         reply = self._refusal(problem, request_id)
         return reply._replace(headers=[*reply.headers, (b"x-request-id", request_id.encode())])
 
-    def _refusal(self, problem: Problem, request_id: str) -> Reply:
-        self.gateway.refusals.note(problem, request_id)
+    def _refusal(self, problem: Problem, request_id: str, scope: Scope | None = None) -> Reply:
+        self.gateway.refusals.note(problem, request_id, scope)
         body = problem.body(request_id)
         return Reply(problem.status, [*problem.raw_headers(), length(body)], body)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from starlette.types import ASGIApp, Message, Scope
 
+from app.observers import FACTS, SHOWN_CHARS
+
 if TYPE_CHECKING:
     from app.protocol import Connection
 
@@ -101,7 +103,8 @@ class Exchange:
         try:
             await app(self.scope, self.receive, self.send)
         except Exception:
-            logger.exception("request failed")
+            about = {"method": self.scope["method"], "path": self.scope["path"][:SHOWN_CHARS]}
+            logger.exception("request failed", **about | self.scope.get(FACTS, {}))
         finally:
             del self.scope[EXCHANGE]  # requests leave no cycles
             self._connection.has_run(self)

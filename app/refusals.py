@@ -4,8 +4,10 @@ import time
 from collections import Counter
 
 import structlog
+from starlette.types import Scope
 
 from app.errors import Problem
+from app.observers import facts
 
 logger = structlog.get_logger()
 
@@ -18,7 +20,8 @@ class RefusalLog:
         self.counts: Counter[str] = Counter()
         """By problem."""
 
-    def note(self, problem: Problem, request_id: str) -> None:
+    def note(self, problem: Problem, request_id: str, scope: Scope | None = None) -> None:
+        """`scope`: of what became a request."""
         self.counts[problem.slug] += 1
         logged_at, hidden = self._last.get(problem.slug, (float("-inf"), 0))
         now = time.monotonic()
@@ -26,4 +29,5 @@ class RefusalLog:
             self._last[problem.slug] = logged_at, hidden + 1
             return
         self._last[problem.slug] = now, 0
-        logger.info("refused", problem=problem.slug, status=problem.status, request_id=request_id, not_logged=hidden)
+        about = {"request_id": request_id} | ({} if scope is None else facts(scope))
+        logger.info("refused", problem=problem.slug, status=problem.status, not_logged=hidden, **about)

@@ -4,9 +4,9 @@ from collections.abc import Awaitable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
-from app.access_log import CLIENT_GONE, PROBES, SHOWN_CHARS
+from app.access_log import CLIENT_GONE, PROBES
 from app.errors import Problem
-from app.observers import NO_ROUTE, Observed
+from app.observers import NO_ROUTE, SHOWN_CHARS, Observed
 from taskgate.contract.models import Accepted
 from taskgate.tracing import TraceContext, Traces, context_in
 

@@ -11,6 +11,8 @@ import structlog
 from app.door import Door
 from tests.api.conftest import Worker, client_of, submit
 
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 
 @contextlib.contextmanager
 def requests_logged() -> Iterator[list[dict[str, Any]]]:
@@ -94,13 +96,26 @@ async def test_probes_are_no_lines_and_without_the_setting_nothing_is(
 
 async def test_a_refusal_is_logged_with_its_request(http: httpx.AsyncClient) -> None:
     with structlog.testing.capture_logs() as lines:
-        hot = await http.get("/tasks/nope", headers={"X-Request-ID": "r-1"})
+        hot = await http.get("/tasks/nope", headers={"X-Request-ID": "r-1", "traceparent": PARENT})
         cold = await http.get("/tasks?limit=nope", headers={"X-Request-ID": "r-2"})
     assert (hot.status_code, cold.status_code) == (404, 400)
     assert [(line["event"], line["problem"], line["request_id"]) for line in lines] == [
         ("refused", "not-found", "r-1"),
         ("refused", "bad-request", "r-2"),
     ]
+    assert (lines[0]["task_id"], lines[0]["tenant"]) == ("nope", lines[1]["tenant"])
+    assert (lines[0]["trace_id"], lines[0]["span_id"]) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    assert not lines[1].keys() & {"task_id", "trace_id", "span_id"}
+
+
+async def test_without_an_exporter_a_line_has_the_trace_of_its_client(door: Door) -> None:
+    """As the lines of its attempts have."""
+    async with client_of(door) as http:
+        with requests_logged() as lines:
+            for headers in ([("traceparent", PARENT)], [("traceparent", "nonsense")], [("traceparent", PARENT)] * 2):
+                await http.get("/tasks/x", headers=headers)
+    assert [line.get("trace_id") for line in lines] == ["0af7651916cd43dd8448eb211c80319c", None, None]
+    assert [line.get("span_id") for line in lines] == ["b7ad6b7169203331", None, None]
 
 
 @pytest.mark.parametrize("path", ["/tasks/x", "/queues"])
