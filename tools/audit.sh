@@ -25,6 +25,8 @@ if [[ -s $folder/report ]]; then
   cat "$folder/report"
   exit 1
 fi
-grep -qE 'ConnectionError|ConnectTimeout|ReadTimeout|ConnectionTimeout|ServiceError|HTTPError' "$folder/log" && offline "OSV does not answer"
+# Any other refusal (400, 404) is of what we ask, and would be the same every day.
+grep -qE '(ConnectionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|ChunkedEncodingError)\b|HTTPError: (403|407|408|429|5[0-9][0-9]) ' "$folder/log" &&
+  offline "OSV does not answer: $(tail -n 1 "$folder/log")"
 cat "$folder/log"
 exit 1
