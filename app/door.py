@@ -156,6 +156,11 @@ class Door:
             except Problem as problem:
                 self.gateway.metrics.rejected.add(problem.members.get("limit") or problem.slug)
                 raise
+            except (ClientGone, TaskgateError):
+                raise
+            except Exception:
+                self.gateway.metrics.rejected.add("internal-error")
+                raise
             finally:
                 hold.end()
         if path.startswith("/tasks/") and "/" not in (task_id := path[7:]) and method != "DELETE":

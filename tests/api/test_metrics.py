@@ -146,6 +146,21 @@ async def test_a_stream_counts_while_it_is_open_and_its_events_by_name(http: htt
     assert value(found, "http_server_request_duration_seconds_count", **route) == 0
 
 
+async def test_a_submission_that_a_fault_of_ours_ends_is_refused_too(
+    gateway_of: Callable[..., Door], worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    door = gateway_of()
+    monkeypatch.setattr(door.gateway, "submit", fail)
+    async with client_of(door) as http:
+        assert (await http.post("/tasks", json={"type": "echo", "payload": {}})).status_code == 500
+        found = await scraped(http)
+
+    assert value(found, "taskgate_tasks_rejected_total", reason="internal-error") == 1
+
+
 async def test_what_may_be_refused_is_there_before_it_is(http: httpx.AsyncClient) -> None:
     """`rate` needs a sample before the first count."""
     found = await scraped(http)
