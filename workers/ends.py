@@ -44,6 +44,7 @@ class Ends:
         self._metrics = metrics or Metrics()
         self._retention_ms = settings.retention_s * 1000
         self._dead_retention_ms = settings.dead_retention_s * 1000
+        outbox.facts = self._facts_of
         self.stale_writes = 0
         self.run_times = RunTimes()
 
@@ -90,8 +91,14 @@ class Ends:
 
     def count_stale(self, holding: Holding) -> None:
         """A write was refused: another owns the attempt."""
-        self.stale_writes += 1
+        self.is_anothers(holding)
         log.warning("stale write refused", **self.facts(holding))
+
+    def is_anothers(self, holding: Holding) -> None:
+        """A refused write says so, or the answer to a beat, or both: it is counted once."""
+        if not holding.stale:
+            holding.stale = True
+            self.stale_writes += 1
 
     def facts(self, holding: Holding) -> dict[str, Any]:
         """What every log line about an attempt carries."""
@@ -99,6 +106,10 @@ class Ends:
             "worker_id": self._worker_id,
             "pid": holding.child.pid if holding.child is not None else None,
         }
+
+    def _facts_of(self, task_id: str) -> dict[str, Any]:
+        holding = self._holdings.get(task_id)
+        return {"task_id": task_id, "worker_id": self._worker_id} if holding is None else self.facts(holding)
 
     def _after_reports(self, holding: Holding, item: Finish | HandBack, tell: Callable[[str], None]) -> None:
         answer = _Answer(self, holding, tell)

@@ -164,7 +164,7 @@ class HandOver:
             if not child.load:
                 self._was_silent(child, now_ns)
             elif holding.seq in child.outstanding and holding.seq > child.received():
-                self._is_stuck(child, stuck_ns)
+                self._is_stuck(child, holding, stuck_ns)
         else:
             self._watch(child)
 
@@ -180,7 +180,7 @@ class HandOver:
             log.warning("child reads nothing any more; it is replaced", pid=child.pid)
             pool.retire(child)
 
-    def _is_stuck(self, child: ChildProcess, stuck_ns: int) -> None:
+    def _is_stuck(self, child: ChildProcess, holding: Holding, stuck_ns: int) -> None:
         """A packet has left the socket, but its task has not begun: a thread that keeps the GIL prevents it.
 
         No timeout would ever come. It is counted in looks, so that a supervisor that froze does not take it for theirs.
@@ -190,6 +190,7 @@ class HandOver:
         if stuck_ns < DEAF_NS:
             self._watch(child, stuck_ns=stuck_ns)
             return
-        log.warning("child does not begin what it has read, killing", pid=child.pid)
+        log.warning("child does not begin what it has read, killing", **self._ends.facts(holding))
+        self._metrics.killed(child, "blocked")
         child.blocked = child.load > 1  # by one of its tasks, and nobody knows which
         child.kill()

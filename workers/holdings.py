@@ -38,6 +38,8 @@ class Holding(msgspec.Struct, eq=False):
     """Its end is on the way to the store."""
     lost: bool = False
     """The store says that it is not ours any more: nothing of it is written."""
+    stale: bool = False
+    """It has been counted as another's."""
     progress: Progress | None = None
     base: Progress | None = None
     """The first that an attempt said which may have resumed: earlier ones have done so much."""

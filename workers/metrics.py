@@ -2,6 +2,7 @@
 
 from collections.abc import Container
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from taskgate import metrics
 from taskgate.contract.states import FINAL, ErrorKind
@@ -12,6 +13,7 @@ from workers.tracks import Track
 
 if TYPE_CHECKING:
     from taskgate.contract.models import Claimed, TaskSpec
+    from workers.children import ChildProcess
     from workers.runner import Runner
 
 _KILLS = {"blocks its event loop": "blocked", "what it started runs on": "left_running"}
@@ -55,6 +57,7 @@ class Metrics:
         self.kills = Counter("taskgate_kills_total", "Children killed because of a task, by kind.", "kind").known(
             *_KINDS
         )
+        self._killed: WeakSet[ChildProcess] = WeakSet()
         self.deaths = Counter("taskgate_child_deaths_total", "Children that died while they held tasks.", "how").known(
             *_DEATHS
         )
@@ -64,7 +67,7 @@ class Metrics:
         self.beats = Histogram(
             "taskgate_beat_seconds", "From a beat to its answer; none for those not answered.", buckets=LATENESS_BUCKETS
         )
-        self._stale = Counter("taskgate_stale_writes_total", "Writes of attempts that were another's by then.")
+        self._stale = Counter("taskgate_stale_writes_total", "Attempts that turned out to be another's.")
         self._left = Counter("taskgate_tasks_left_something_total", "Tasks that left something behind.", "type")
         self._slots = Gauge("taskgate_slots", "Tasks that run at a time, at most.", "pool")
         self._busy = Gauge("taskgate_slots_busy", "Slots with a task.", "pool")
@@ -99,8 +102,11 @@ class Metrics:
         """Tasks that no attempt was made of. `served`: queues that this supervisor serves; others a client may name."""
         self.finished.add(queue if queue in served else OTHER, task_type, "failed", by=failed)
 
-    def killed(self, reason: str) -> None:
-        self.kills.add(_KILLS.get(reason, reason))
+    def killed(self, child: "ChildProcess", reason: str) -> None:
+        """Once for each child, however many of its tasks end with it: why it was killed first."""
+        if child not in self._killed:
+            self._killed.add(child)
+            self.kills.add(_KILLS.get(reason, reason))
 
     def measured(self, pool: str, track: Track, sample: Sample | None = None) -> None:
         """What a child has used since the last time. `sample` None: it is dead."""

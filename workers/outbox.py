@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -55,6 +55,8 @@ class Outbox:
         self._store = store
         self._worker_id = worker_id
         self._lease = lease
+        self.facts: Callable[[str], dict[str, Any]] = lambda task_id: {"task_id": task_id}
+        """Whose a line about that task is; set by whoever holds it."""
         self._finishes = [
             Group(self._repeated(store.finish, partition, instead=_writable), size=_size)
             for partition in store.partitions
@@ -103,7 +105,7 @@ class Outbox:
                 except Exception as error:  # one end that cannot be written must not take others along
                     if len(items) > 1:
                         return [(await deliver([item]))[0] for item in items]
-                    log.error("an end cannot be written", task_id=items[0].id, error=repr(error))
+                    log.error("an end cannot be written", error=repr(error), **self.facts(items[0].id))
                     if instead is None:
                         raise
                     items = [instead(items[0], error)]

@@ -172,12 +172,12 @@ class Runner:
         if holding is None or holding.task.epoch != epoch or holding.ending or holding.lost:
             return
         holding.lost = True
-        self._metrics.killed("lost")
-        self.ends.stale_writes += 1
+        self.ends.is_anothers(holding)
         log.warning("attempt is lost", **self.ends.facts(holding))
         if holding.child is None:
             self.ends.forget(holding)
         else:
+            self._metrics.killed(holding.child, "lost")
             holding.child.kill()  # before the answered beat lets the guard resume it; guard or no guard
 
     def take_back_unread(self) -> None:
@@ -343,7 +343,8 @@ class Runner:
         held = [found for seq in sorted(child.outstanding) if (found := self.holdings.of(child, seq)) is not None]
         if held:
             self._metrics.deaths.add("exit" if how.signal is None else endings.signal_name(how.signal))
-            log.warning("child died", pid=child.pid, exit_code=how.code, signal=how.signal, tasks=len(held))
+        for each in held:
+            log.warning("child died", exit_code=how.code, signal=how.signal, **self.ends.facts(each))
         oom = self._oom_kills.recent()
         verdict = judge(child, held, how, paused=self._guard.paused)
         for holding in held:
@@ -368,7 +369,7 @@ class Runner:
             return
         kind, message = endings.cause_of_death(holding, child, how, oom=oom, lease=self._guard.paused)
         if kind is ErrorKind.LEASE or (kind is ErrorKind.MEMORY and not child.killed):
-            self._metrics.killed("lease" if kind is ErrorKind.LEASE else "kernel_memory")
+            self._metrics.killed(child, "lease" if kind is ErrorKind.LEASE else "kernel_memory")
         stack = self.stacks.of_death(holding, child, how)
         self.ends.finish(
             holding,

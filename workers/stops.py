@@ -86,7 +86,8 @@ class Stops:
     def killed(self, holding: Holding, reason: str) -> None:
         """Its child is about to be killed because of it."""
         holding.killed = True
-        self._metrics.killed(reason)
+        if holding.child is not None:
+            self._metrics.killed(holding.child, reason)
         holding.events.append(endings.killed_event(reason))
 
     def over_memory(self, holding: Holding, rss_bytes: int, left_s: float) -> None:
@@ -149,6 +150,7 @@ class Stops:
             return
         if blocker is None:
             child.blocked = True
+            self._metrics.killed(child, "blocked")
         elif blocker is not holding:
             blocker.killed_as = ErrorKind.TIMEOUT
             self.killed(blocker, "blocks its event loop")

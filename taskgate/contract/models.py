@@ -568,6 +568,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     guard: str
     """`ok` or `down`"""
     stale_writes: int = 0
+    """Attempts that turned out to be another's: a write was refused, or a beat was told so."""
     left_behind: dict[str, int] = {}
     """By task type: how often something of it was found in its process that no task may leave to the next."""
     run_ms: dict[str, int] = {}

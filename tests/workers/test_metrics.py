@@ -13,6 +13,10 @@ from workers.metrics import Metrics
 from workers.procstat import Numbers
 
 
+class Child:
+    """Nothing of one matters but which it is."""
+
+
 def claimed(**more: Any) -> Claimed:
     spec = TaskSpec(id="t", type="report", queue="pdf")
     task = Claimed(0, 1, 1, created_ms=1_000, claimed_ms=3_500, spec=spec, payload=b"", checkpoint=b"")
@@ -78,13 +82,21 @@ def test_no_two_metrics_have_one_name() -> None:
 def test_a_kill_is_told_in_one_word() -> None:
     metrics = Metrics()
     for reason in ("timeout", "blocks its event loop", "what it started runs on"):
-        metrics.killed(reason)
+        metrics.killed(cast(Any, Child()), reason)
 
     assert {kind: count for (kind,), count in metrics.kills.values.items() if count} == {
         "timeout": 1,
         "blocked": 1,
         "left_running": 1,
     }
+
+
+def test_a_child_is_killed_once_however_many_tasks_it_had() -> None:
+    metrics, child = Metrics(), cast(Any, Child())
+    for reason in ("lease", "lease", "lost"):
+        metrics.killed(child, reason)
+
+    assert {kind: count for (kind,), count in metrics.kills.values.items() if count} == {"lease": 1}
 
 
 def test_what_may_happen_is_there_before_it_has() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
 from taskgate.contract.models import Served
 from taskgate.contract.states import Status
@@ -209,6 +210,26 @@ async def test_a_stale_report_changes_nothing_and_is_counted(runner: Runner, sto
 
     await until(lambda: runner.ends.stale_writes == 1)
     assert await read(store, holding.id) == before
+
+
+async def test_what_a_beat_and_a_refused_write_both_say_is_counted_once(runner: Runner, store: Store) -> None:
+    holding = await held(runner, store)
+    holding.checkpoint = b"1"
+    runner.telemetry.flush(holding)
+    await until(lambda: runner.ends.stale_writes == 1)
+
+    runner.lost(holding.id, holding.task.epoch)
+
+    assert runner.ends.stale_writes == 1
+    assert not sum(runner._metrics.kills.values.values()), "it had no child"
+
+
+async def test_a_line_on_a_dead_child_says_whose_it_was(runner: Runner, store: Store, lease: Lease) -> None:
+    with structlog.testing.capture_logs() as lines:
+        task_id = await hand_over(runner, store, lease, "dies", b'"exit"')
+        await until(lambda: not len(runner.holdings))
+    [line] = [line for line in lines if line["event"] == "child died"]
+    assert (line["task_id"], line["tenant"], line["worker_id"]) == (task_id, "default", "w1")
 
 
 async def test_what_is_lost_is_that_very_attempt(runner: Runner, store: Store) -> None:
