@@ -20,6 +20,7 @@ __all__ = ["certificates"]
 
 USER = "taskgate"
 PASSWORD = "s3cret-pass"
+FIRST_KEY = "the-first-key"
 
 
 def admin(server: Server, *command: str) -> Any:
@@ -41,6 +42,8 @@ async def on_redis(server: Server, folder: Path, url: str) -> AsyncIterator[Rig]
     rig = Rig(server, folder)
     rig.settings["TASKGATE_REDIS_URL"] = ""
     rig.settings["TASKGATE_REDIS_URL_FILE"] = str(folder / "url")
+    rig.settings["TASKGATE_API_KEY"] = FIRST_KEY
+    rig.http.headers["Authorization"] = f"Bearer {FIRST_KEY}"
     try:
         await rig.worker()
         await rig.gateway()
@@ -82,6 +85,36 @@ async def everything(rig: Rig) -> None:
     assert (await rig.http.delete("/dead-letters?all=true")).status_code == 200
 
 
+async def every_use_of_keys(rig: Rig) -> None:
+    """Make, list, use (with a rate), sign for a browser, replace, revoke."""
+    scopes = ["tasks:read", "tasks:write", "tasks:cancel"]
+    answer = await rig.http.post("/keys", json={"name": "n", "scopes": scopes, "rate_per_s": 100})
+    assert answer.status_code == 201, answer.text
+    made = answer.json()
+    mine = {"Authorization": f"Bearer {made['key']}"}
+    sent = await rig.http.post("/tasks", json={"type": "wait", "payload": {"ms": 600_000}}, headers=mine)
+    assert sent.status_code == 202, sent.text
+    task_id = sent.json()["id"]
+    assert (await rig.http.get("/tasks", headers=mine)).status_code == 200
+    signed = await rig.http.post(f"/tasks/{task_id}/stream-tokens", headers=mine)
+    assert signed.status_code == 201, signed.text
+    canceled = await rig.http.post(f"/tasks/{task_id}/cancel", headers=mine)
+    assert canceled.status_code in (200, 202), canceled.text
+    async with httpx.AsyncClient(base_url=rig.url, trust_env=False, timeout=60) as page:
+        followed = await page.get(f"/tasks/{task_id}/events", params={"token": signed.json()["token"]})
+        assert followed.status_code == 200, followed.text
+    replaced = await rig.http.post(f"/keys/{made['id']}/rotate", json={})
+    assert replaced.status_code == 201, replaced.text
+    assert (await rig.http.get("/keys")).status_code == 200
+    new = replaced.json()
+    assert (await rig.http.delete(f"/keys/{new['id']}")).status_code == 204
+
+    async def refused() -> int:
+        return (await rig.http.get("/tasks", headers={"Authorization": f"Bearer {new['key']}"})).status_code
+
+    await eventually(refused, lambda status: status == 401, within_s=90)
+
+
 async def nothing_was_refused(rig: Rig) -> None:
     assert admin(rig.server, "ACL", "LOG") == []
     for name in ("worker", "gateway"):
@@ -98,6 +131,7 @@ async def test_a_user_who_may_what_is_documented_runs_the_whole_service_by_unix_
     path = own_server.url.removeprefix("unix://")
     async with on_redis(own_server, tmp_path, f"unix://{USER}:{PASSWORD}@{path}") as rig:
         await everything(rig)
+        await every_use_of_keys(rig)
         await nothing_was_refused(rig)
 
 
@@ -149,6 +183,7 @@ async def test_the_whole_service_by_tls_where_both_show_a_certificate_and_the_se
     trusted = f"ssl_ca_certs={tls}/ca.crt&ssl_certfile={tls}/client.crt&ssl_keyfile={tls}/client.key"
     async with on_redis(own_server, tmp_path, f"rediss://{USER}:{PASSWORD}@127.0.0.1:{port}/0?{trusted}") as rig:
         await everything(rig)
+        await every_use_of_keys(rig)
         kept = await rig.submit("cpu", {"ms": 1}, delay_s=0.5)
         own_server.stop()
         own_server.start(*options)
