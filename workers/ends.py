@@ -80,6 +80,7 @@ class Ends:
         """A claim whose reply never came: ours in the store, in no child of ours."""
         item = HandBack(id=task_id, epoch=epoch, ran=False, reason="unknown", retention_ms=self._retention_ms)
         self._outbox.hand_back(partition, item)
+        self._metrics.handed_back.add("unknown")
 
     def forget(self, holding: Holding) -> None:
         """It is another's now: nothing of it is written."""

@@ -21,7 +21,7 @@ _KILLS = {"blocks its event loop": "blocked", "what it started runs on": "left_r
 
 _KINDS = ("timeout", "cancel", "drain", "memory", "blocked", "left_running", "lost", "lease", "kernel_memory")
 _DEATHS = ("exit", "SIGKILL", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTERM")
-_REASONS = ("taken_back", "drain", "neighbour", "suspect", "schema", "deadline")
+_REASONS = ("taken_back", "drain", "neighbour", "suspect", "schema", "deadline", "unknown")
 
 
 class Metrics:
