@@ -14,6 +14,8 @@ from taskgate.settings import Settings
 ROOT = Path(__file__).parents[2]
 PLACES = {"port", "unixsocket", "unixsocketperm", "dir", "logfile"}
 """Where it is and who reaches it: a container's own business."""
+NGINX_STREAM_BYTES = 50 * 1024
+"""With TLS, by 1,500 of them."""
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 LASTING = sorted(SERVICES.keys() - {"setup"})
 
@@ -62,6 +64,29 @@ def test_stop_periods_are_longer_than_what_has_to_end_in_them() -> None:
     assert period_s["worker"] > Settings.model_fields["grace_s"].default
     assert period_s["gateway"] > DRAIN_MAX_S
     assert period_s["nginx"] > float(shutdown[1])
+
+
+def test_an_images_own_handlers_are_neither_outvoted_nor_hidden() -> None:
+    """Those of a folder come by deploy/handlers.yml alone."""
+    worker = SERVICES["worker"]
+    assert not {"TASKGATE_HANDLERS", "TASKGATE_QUEUES"} & worker["environment"].keys()
+    assert not [mount for mount in worker["volumes"] if mount.split(":")[-2] == "/handlers"]
+    on_top = yaml.safe_load((ROOT / "deploy" / "handlers.yml").read_text())["services"]["worker"]
+    assert [mount.split(":")[-2] for mount in on_top["volumes"]] == ["/handlers"]
+
+
+def test_nginx_has_memory_for_all_the_streams_that_it_takes() -> None:
+    """A stream is two of its connections."""
+    config = (ROOT / "deploy" / "nginx.conf").read_text()
+    [processes] = re.findall(r"^worker_processes (\d+);", config, re.MULTILINE)
+    [connections] = re.findall(r"worker_connections (\d+);", config)
+    [limit_gb] = re.findall(r"\$\{NGINX_MEMORY:-(\d+)g\}", SERVICES["nginx"]["mem_limit"])
+    assert int(processes) * int(connections) // 2 * NGINX_STREAM_BYTES < int(limit_gb) * 1024**3
+
+
+def test_an_error_is_not_valkeys_health() -> None:
+    """Without -e the client's exit code is 0 for any answer, such as LOADING."""
+    assert SERVICES["valkey"]["healthcheck"]["test"] == ["CMD", "valkey-cli", "-e", "ping"]
 
 
 def test_nginx_never_logs_a_query() -> None:

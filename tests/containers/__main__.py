@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from tests.containers import acts, images
-from tests.containers.boxes import IMAGE, Boxes, build
+from tests.containers.boxes import FILES, IMAGE, Boxes, build
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     build(IMAGE)
     say(images.size())
     with tempfile.TemporaryDirectory(prefix="taskgate-containers-") as folder, Boxes().up(Path(folder)) as boxes:
-        say(f"two gateways, three workers, Valkey and nginx are healthy at {boxes.url}")
+        say(f"two gateways, three workers, Valkey and nginx are healthy at {boxes.url}; NOFILE={FILES}")
         asyncio.run(_run(boxes, say, stream_s=options.stream_seconds))
     say("all of it held")
 
@@ -35,9 +35,11 @@ async def _run(boxes: Boxes, say: acts.Say, *, stream_s: float) -> None:
         await acts.demo(boxes, say)
         # Threads with loops of their own: docker's commands hold them up, and would make the stream's client late.
         await asyncio.to_thread(asyncio.run, images.alone(boxes, say))
-        await asyncio.to_thread(asyncio.run, images.derived(boxes, say))
     await acts.killed(boxes, say)
     await acts.stopped(boxes, say)
+    await acts.restored(boxes, say)
+    await acts.replaced(boxes, say)
+    await images.derived(boxes, say)
 
 
 try:

@@ -7,6 +7,7 @@ import os
 import re
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,48 @@ async def stopped(boxes: Boxes, say: Say) -> None:
         await boxes.healthy()
     say(f"docker-compose stop took {took_s:.1f} s, all exit codes 0; after start 20 more in {accepted_s:.1f} s")
     _judge(boxes, users, say, "docker-compose stop and start")
+
+
+async def restored(boxes: Boxes, say: Say) -> None:
+    """Backup and restore as docs/operations.md says: what was there comes back, what came after it is unknown."""
+    async with client(boxes) as http:
+
+        async def submit() -> str:
+            answer = await http.post("/tasks", json={"type": "boxed.work", "payload": 0, "queue": "later"})
+            assert answer.status_code == 202, answer.text
+            return f"/tasks/{answer.json()['id']}"
+
+        before = [await submit() for _ in range(20)]
+        with tempfile.TemporaryDirectory() as folder:
+            await asyncio.to_thread(boxes.follow, "operations.md", "docker cp", BACKUP=f"{folder}/backup")
+            after = await submit()
+            await asyncio.to_thread(boxes.follow, "operations.md", "$BACKUP:/backup")
+        await boxes.healthy()
+        waiting = [(await http.get(path)).json().get("status") for path in before]
+        assert waiting == ["queued"] * len(before), f"after the restore: {waiting}"
+        assert (await http.get(after)).status_code == 404, "what came after the backup is there"
+    say(f"backup and restore as docs/operations.md says: {len(before)} waiting tasks came back, a later one is unknown")
+
+
+async def replaced(boxes: Boxes, say: Say) -> None:
+    """Another API key is refused by `up`, and replaces the old one everywhere by the commands of the page."""
+    old = boxes.key
+    boxes.environment["TASKGATE_API_KEY"] = "another-key-of-more-than-24-characters"
+    try:
+        await asyncio.to_thread(boxes.compose, "up", "--detach", "--no-build")
+    except RuntimeError:
+        boxes.read_key()
+    assert boxes.key == old, "`up` replaced the key, or took another one without a word"
+    await asyncio.to_thread(boxes.follow, "containers.md", "setup replace")
+    await boxes.healthy()
+    boxes.read_key()
+    assert boxes.key == boxes.environment.pop("TASKGATE_API_KEY")
+    for key, wanted in ((old, 401), (boxes.key, 200)):
+        async with client(boxes) as http:
+            header = {"Authorization": f"Bearer {key}"}
+            codes = {(await http.get("/tasks", headers=header)).status_code for _ in range(20)}
+        assert codes == {wanted}, f"gateways disagree about a key: {codes}"
+    say("another key is refused by `up`; the commands of the page replace it at all gateways")
 
 
 def _judge(boxes: Boxes, users: Users, say: Say, what: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -17,7 +18,9 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 IMAGE = "taskgate-containers"
-_MOST_FILES = 65536
+FILES = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 65536)
+"""NOFILE: some machines let nobody have as many as docker-compose.yml wants."""
+_ON_TOP = "tests/containers/compose.yml"
 
 
 def docker(*arguments: str, check: bool = True, given: str | None = None) -> str:
@@ -47,19 +50,32 @@ class Boxes:
         self.port = _free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         self._compose = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
-        files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], _MOST_FILES)
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TASKGATE_")} | {
             "COMPOSE_PROJECT_NAME": self.project,
+            "COMPOSE_FILE": f"docker-compose.yml:deploy/handlers.yml:{_ON_TOP}",
             "PORT": str(self.port),
             "IMAGE": IMAGE,
-            "NOFILE": str(files),
+            "NOFILE": str(FILES),
             "HANDLERS_DIR": "./tests/containers/handlers",
             "TASKGATE_HANDLERS": "workers.handlers,boxed",
             "TASKGATE_QUEUES": "default,burst",
         }
 
     def compose(self, *arguments: str, check: bool = True, given: str | None = None) -> str:
-        command = [*self._compose, "-f", "docker-compose.yml", "-f", str(HERE / "compose.yml"), *arguments]
+        return self._run([*self._compose, *arguments], check=check, given=given)
+
+    def follow(self, page: str, marker: str, **places: str) -> None:
+        """Runs the only commands of that page in which the marker stands, as they stand there."""
+        found = re.findall(r"```sh\n([^`]*)```", (ROOT / "docs" / page).read_text())
+        [commands] = [each for each in found if marker in each]
+        self.environment |= places
+        self._run(["bash", "-euc", commands.replace("docker-compose ", f"{' '.join(self._compose)} ")])
+
+    def own_image(self, image: str) -> None:
+        """No handlers but those that it brings, from now on."""
+        self.environment |= {"IMAGE": image, "COMPOSE_FILE": f"docker-compose.yml:{_ON_TOP}"}
+
+    def _run(self, command: list[str], *, check: bool = True, given: str | None = None) -> str:
         done = subprocess.run(
             command,
             input=given,
@@ -82,10 +98,15 @@ class Boxes:
             asyncio.run(self.healthy())
             self.certificate = folder / "tls.crt"
             self.certificate.write_text(self.compose("exec", "-T", "nginx", "cat", "/run/tls/tls.crt"))
-            self.key = self.compose("exec", "-T", "gateway", "cat", "/run/taskgate/api-key").strip()
+            self.read_key()
+            # What was scaled by an option would be scaled back by the next `up`.
+            self.environment |= {"GATEWAYS": "2", "WORKERS": "3"}
             yield self
         finally:
             self.compose("down", "--volumes", "--timeout", "10", check=False)
+
+    def read_key(self) -> None:
+        self.key = self.compose("exec", "-T", "gateway", "cat", "/run/taskgate/api-key").strip()
 
     def containers(self, service: str = "") -> list[str]:
         """Ids, also of those that stand still."""

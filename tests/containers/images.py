@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.containers.boxes import HERE, IMAGE, Boxes, build, docker, inspect
+from tests.containers.boxes import IMAGE, Boxes, build, docker, inspect
 from tests.containers.users import client
 
 Say = Callable[[str], None]
@@ -15,6 +15,14 @@ _BARE = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt"
 _ZOMBIES = "import pathlib; print(sum(') Z ' in p.read_text() for p in pathlib.Path('/proc').glob('[0-9]*/stat')))"
 _DERIVED = "iniconfig"
 """A small package that the service does not have."""
+_MINE = """
+import importlib.util
+from taskgate import handler
+
+@handler("mine.has")
+def has(payload: str) -> list[int | bool]:
+    return [{version}, importlib.util.find_spec(payload) is not None]
+"""
 
 
 def size() -> str:
@@ -50,24 +58,29 @@ async def alone(boxes: Boxes, say: Say) -> None:
 
 
 async def derived(boxes: Boxes, say: Say) -> None:
-    """Own handlers and packages FROM the image; those of a volume are what everything else here runs."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "mine.py").write_text((HERE / "handlers" / "boxed.py").read_text().replace("boxed.", "mine."))
-        Path(folder, "Dockerfile").write_text(
-            f"FROM {IMAGE}\nUSER root\nRUN python -m pip install --no-cache-dir --quiet {_DERIVED}\n"
-            "USER taskgate\nCOPY mine.py /handlers/\nENV TASKGATE_HANDLERS=mine\n"
-        )
-        build(f"{IMAGE}-mine", Path(folder))
-    with _running(boxes, f"{IMAGE}-mine", "worker") as name:
-        await _healthy(name)
+    """Own handlers and packages FROM the image, started by compose; all else here runs those of a folder."""
+    image = f"{IMAGE}-mine"
+    boxes.own_image(image)
+    for version in (1, 2):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "mine.py").write_text(_MINE.format(version=version))
+            Path(folder, "Dockerfile").write_text(
+                f"FROM {IMAGE}\nUSER root\nRUN python -m pip install --no-cache-dir --quiet {_DERIVED}\n"
+                "USER taskgate\nCOPY mine.py /handlers/\nENV TASKGATE_HANDLERS=mine\n"
+            )
+            build(image, Path(folder))
+        await asyncio.to_thread(boxes.compose, "up", "--detach", "--no-build")
+        await boxes.healthy()
+        counts = [len(boxes.containers(service)) for service in ("gateway", "worker")]
+        assert counts == [2, 3], f"`up` left {counts} gateways and workers"
         async with client(boxes) as http:
             answer = await http.post("/tasks", json={"type": "mine.has", "payload": _DERIVED})
             assert answer.status_code == 202, answer.text
             task_id = answer.json()["id"]
             await http.get(f"/tasks/{task_id}", params={"wait": 30}, timeout=60)
             result = (await http.get(f"/tasks/{task_id}/result")).json()
-        assert result is True, f"{_DERIVED} is not there: {result!r}"
-    say("an image built FROM ours runs handlers and packages of its own")
+        assert result == [version, True], f"version {version} of the image: {result!r}"
+    say("an image built FROM ours runs handlers and packages of its own, and the new ones when it is upgraded")
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def backup(server: Server, target: Path) -> None:
 def restore(taken: Path, data: Path) -> None:
     """Runs the commands of the page."""
     page = (ROOT / "docs/operations.md").read_text()
-    [commands] = re.findall(r"```sh\n([^`]*\$BACKUP[^`]*)```", page, re.DOTALL)
+    [commands] = re.findall(r"```sh\n([^`]*\$DATA[^`]*)```", page)
     places = os.environ | {"BACKUP": str(taken), "DATA": str(data), "OWNER": str(os.getuid())}
     subprocess.run(["bash", "-euc", commands], env=places, check=True)
 

@@ -1,7 +1,6 @@
-"""Handlers that reach the workers by a volume, or by an image made FROM ours."""
+"""Handlers that reach the workers by a folder."""
 
 import asyncio
-import importlib.util
 import time
 
 from taskgate import Attempt, handler
@@ -23,9 +22,3 @@ def work(payload: float) -> float:
     """Holds a child for so many seconds; it may be killed any number of times."""
     time.sleep(payload)
     return payload
-
-
-@handler("boxed.has")
-def has(payload: str) -> bool:
-    """Whether that module can be imported."""
-    return importlib.util.find_spec(payload) is not None
