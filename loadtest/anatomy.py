@@ -151,7 +151,7 @@ async def _wire_us(request: bytes, answer: Reply, calls: int) -> float:
         api_key=None, tenant_header=None, max_body_bytes=1 << 20, access_log=False, cors_origins=()
     )
     saying = SimpleNamespace(
-        settings=settings, draining=False, submit=say, status=say, metrics=Metrics(set()), access=None
+        settings=settings, draining=False, submit=say, status=say, metrics=Metrics(set()), access=None, traces=None
     )
     state = ServerState()
     state.default_headers = [(b"date", b"Mon, 30 Nov 2026 00:00:00 GMT"), *PROTECTION]
