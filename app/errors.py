@@ -50,7 +50,11 @@ KINDS: dict[str, Kind] = {
         400, "Invalid cursor", "A cursor continues the list that it was given for, with the same filters; start anew."
     ),
     "invalid-json": Kind(400, "Invalid JSON", "The body is not JSON in UTF-8 as RFC 8259 defines it."),
-    "keys-full": Kind(409, "No room for a key", "There are as many keys as there may be: revoke those not in use."),
+    "keys-full": Kind(
+        409,
+        "No room for a key",
+        "There are as many keys as there may be, of the service or of the tenant: revoke those not in use.",
+    ),
     "keys-off": Kind(409, "No keys are asked for", "Without TASKGATE_API_KEY this service asks for none."),
     "method-not-allowed": Kind(405, "Method not allowed", "The `Allow` header lists what this path answers."),
     "no-answer": Kind(503, "No answer", "The supervisor that runs the task did not answer in time. Try again."),
@@ -58,6 +62,7 @@ KINDS: dict[str, Kind] = {
     "not-dead": Kind(409, "Not a dead letter", "Only failed tasks can be redriven."),
     "not-finished": Kind(409, "Not finished", "The task has not ended: it has no result yet, and cannot be deleted."),
     "not-found": Kind(404, "Not found", "Nothing of yours has this address."),
+    "not-rotatable": Kind(409, "Not rotatable", "The key was replaced before, or its time is over."),
     "not-running": Kind(409, "Not running", "Only a task that is running has a stack."),
     "overloaded": Kind(503, "Overloaded", "This process holds as much as it can. Nothing was done: try again."),
     "queue-full": Kind(
@@ -183,6 +188,7 @@ _REFUSED = {
     errors.QueueFull: "queue-full",
     errors.QuotaExceeded: "queue-quota-exceeded",
     errors.RateLimited: "rate-limited",
+    errors.KeyRateLimited: "rate-limited",
 }
 
 

@@ -1,14 +1,15 @@
 """What a caller was granted: by its key, or by the service that asks for none."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
+
+from taskgate.contract.scopes import SCOPES
 
 if TYPE_CHECKING:
     from app.sse import EventStream
 
-Scope = Literal["tasks:read", "tasks:write", "tasks:cancel", "keys:admin", "metrics:read"]
-ALL: frozenset[str] = frozenset(get_args(Scope))
+ALL: frozenset[str] = frozenset(SCOPES)
 
 
 class Grant:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 
 from app.reply import Headers
-from taskgate.contract.errors import Refused
+from taskgate.contract.errors import KeyRateLimited, Refused
 from taskgate.contract.models import QueueLimits, Room, TenantLimits
 
 
@@ -26,6 +26,10 @@ def refused(error: Refused, room: Room) -> dict[str, str]:
     if error.limit.endswith("-wait"):
         wait_ms = (room.queue if error.limit == "queue-wait" else room.tenant).wait_ms
         policy = f'{policy}, "{error.limit}";q={math.ceil(wait_ms / 1000)};qu="seconds"'
+        state.append(_state(error.limit, 0, again_s))
+    if isinstance(error, KeyRateLimited):
+        _, per_s, burst = error.key_rate.split()
+        policy = f'{policy}, "{error.limit}";q={burst};w={math.ceil(int(burst) / float(per_s))}'
         state.append(_state(error.limit, 0, again_s))
     return {"ratelimit-policy": policy, "ratelimit": ", ".join(state)}
 

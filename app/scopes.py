@@ -3,8 +3,8 @@
 from fastapi import Request
 
 from app.errors import Problem
-from app.grants import Scope
 from app.reply import CALLER
+from taskgate.contract.scopes import Scope
 
 ROUTES: dict[str, Scope | None] = {
     "POST /tasks": "tasks:write",

@@ -7,6 +7,7 @@ import typer
 from taskgate.cli.lists import print_table
 from taskgate.cli.options import AsJson, ClientCommand
 from taskgate.cli.text import note, plain, print_json
+from taskgate.contract.scopes import SCOPES
 
 if TYPE_CHECKING:
     from taskgate.client import Client, KeyOptions, NewApiKey
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Make, list, replace and revoke API keys.")
 
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="the key's id, as `list` shows it")]
-SCOPES = ("tasks:read", "tasks:write", "tasks:cancel", "keys:admin", "metrics:read")
 
 
 @app.command(cls=ClientCommand)

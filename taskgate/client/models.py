@@ -203,6 +203,7 @@ class ApiKey(TypedDict, total=False):
     streams: int | None
     created_at: str
     expires_at: str | None
+    replaced_by: str | None
     last_used_at: str | None
 
 

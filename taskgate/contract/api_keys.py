@@ -5,6 +5,7 @@ import re
 import secrets
 import zlib
 from hashlib import sha256
+from typing import TypedDict
 
 import msgspec
 
@@ -15,7 +16,11 @@ _SUM_LENGTH = 6
 _FORM = re.compile(rf"{PREFIX}[0-9A-Za-z]{{{_SECRET_LENGTH}}}_[0-9A-Za-z]{{{_SUM_LENGTH}}}", re.ASCII)
 _ID_LENGTH = 16
 MOST = 1_000
-"""Keys of one service; a list shows all of them."""
+"""Keys of one service that have not ended; a list shows all of them."""
+MOST_OF_TENANT = 100
+"""Of them as many as keys of a tenant make for it: no tenant takes the room of all others."""
+ENDED_MS = 86_400_000
+"""So long those that have ended are listed, unless there is no room."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,6 +42,16 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_ms: int
     expires_ms: int = 0
     """0: never."""
+    replaced_by: str = ""
+    """Id of the key that came of it."""
+
+
+class Marks(TypedDict):
+    """By what a key is known, as ApiKey has it."""
+
+    id: str
+    digest: str
+    hint: str
 
 
 def new_key() -> str:
@@ -56,6 +71,28 @@ def digest_of(key: str) -> str:
 def id_of(digest: str) -> str:
     """By which people and logs name a key, and by which it is found."""
     return digest[:_ID_LENGTH]
+
+
+def marks_of(key: str) -> Marks:
+    digest = digest_of(key)
+    return {"id": id_of(digest), "digest": digest, "hint": key[-4:]}
+
+
+def may_no_more(key: ApiKey, other: ApiKey) -> bool:
+    """Whether it may nothing, in no place and at no time, that the other one may not."""
+    return (
+        key.tenant == other.tenant
+        and set(key.scopes) <= set(other.scopes)
+        and _is_within(key.rate_per_s, other.rate_per_s)
+        and (key.burst <= other.burst or not other.rate_per_s)
+        and _is_within(key.streams, other.streams)
+        and _is_within(key.expires_ms, other.expires_ms)
+    )
+
+
+def _is_within(limit: float, other: float) -> bool:
+    """0 is none."""
+    return not other or 0 < limit <= other
 
 
 def is_digest(given: str, kept: str) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from taskgate.contract.errors import (
+    KeyRateLimited,
     QueueFull,
     QuotaExceeded,
     RateLimited,
@@ -68,6 +69,14 @@ class Rooms(dict[tuple[str, str], Room]):
         return room
 
 
+_REFUSALS: dict[str, type[Refused]] = {
+    "queue": QueueFull,
+    "tenant": QuotaExceeded,
+    "rate": RateLimited,
+    "rate-key": KeyRateLimited,
+}
+
+
 def refusal(limit: str, retry_ms: int, queue: str, tenant: str, room: Room | None = None) -> Refused:
-    error = {"queue": QueueFull, "tenant": QuotaExceeded, "rate": RateLimited}[limit.partition("-")[0]]
+    error = _REFUSALS.get(limit) or _REFUSALS[limit.partition("-")[0]]
     return error(limit=limit, queue=queue, tenant=tenant, retry_after_s=retry_ms / 1000, room=room)

@@ -6,6 +6,7 @@ TaskgateError
 │   ├── QueueFull           the queue's
 │   ├── QuotaExceeded       the tenant's
 │   └── RateLimited         the tenant's rate
+│       └── KeyRateLimited  that of the API key
 ├── IdempotencyConflict     the key was used with another body
 ├── UniqueConflict          another live task has the unique key
 ├── NotCancelable           already ended in another way
@@ -44,12 +45,12 @@ class KeyNotFound(TaskgateError):
 
 
 class KeysFull(TaskgateError):
-    """Its argument: how many there may be."""
+    pass
 
 
 class Refused(TaskgateError):
-    """`limit`: `queue-` or `tenant-` `tasks`, `bytes` or `wait`, or `rate`. `retry_after_s`: seconds until room is
-    expected, unrounded. `room`: all limits in force; None where nobody shows them. `waits`: whoever asked looks again.
+    """`limit`: `queue-` or `tenant-` `tasks`, `bytes` or `wait`, `rate` or `rate-key`. `retry_after_s`: seconds until
+    room is expected, unrounded. `room`: all limits in force; None where nobody shows them. `waits`: who asked looks again.
     """
 
     words = ""
@@ -76,6 +77,12 @@ class QuotaExceeded(Refused):
 
 class RateLimited(Refused):
     words = "tenant {tenant!r} submits faster than it may ({limit})"
+
+
+class KeyRateLimited(RateLimited):
+    words = "the API key submits faster than it may ({limit})"
+    key_rate = ""
+    """As Submission.key_rate."""
 
 
 class IdempotencyConflict(TaskgateError):

@@ -9,7 +9,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from taskgate.contract import keys
-from taskgate.contract.api_keys import MOST, ApiKey
+from taskgate.contract.api_keys import ENDED_MS, MOST, MOST_OF_TENANT, ApiKey
 from taskgate.contract.errors import KeyNotFound, KeysFull, OutcomeUnknown, StoreUnavailable
 from taskgate.contract.script import Script
 
@@ -40,13 +40,18 @@ class KeyStore:
         self._revoke_key = Script(redis, "revoke_key")
         self._stream_secret = Script(redis, "stream_secret")
 
-    async def look_up_keys(self, ids: Sequence[str]) -> list[KnownKey | None]:
-        """What is kept of each id; that they are used is kept too, where that can be."""
+    async def read_keys(self, ids: Sequence[str]) -> list[KnownKey | None]:
+        """What is kept of each id."""
         now_ms, records, used = await self._look_up_keys(_PREFIX, "", _packed(ids))
-        found = [
+        return [
             None if record is None else KnownKey(_decode(record), now_ms, int(at or 0))
             for record, at in zip(records, used, strict=True)
         ]
+
+    async def look_up_keys(self, ids: Sequence[str]) -> list[KnownKey | None]:
+        """As `read_keys`, of keys that were shown: that they are used is kept too, where that can be."""
+        found = await self.read_keys(ids)
+        now_ms = next((each.now_ms for each in found if each is not None), 0)
         stale = [each.key.id for each in found if each is not None and now_ms - each.used_ms >= _USED_MS]
         if stale:
             with contextlib.suppress(StoreUnavailable, OutcomeUnknown):  # a full disk keeps nobody out
@@ -65,28 +70,36 @@ class KeyStore:
         found.sort(key=lambda key: (key.created_ms, key.id))
         return [KnownKey(key, now_ms, int(used_ms.get(key.id.encode(), 0))) for key in found]
 
-    async def keep_key(self, key: ApiKey) -> None:
+    async def keep_key(self, key: ApiKey, *, most_of_tenant: int = MOST_OF_TENANT) -> None:
         """
         Raises:
             KeysFull: there are as many as there may be.
         """
-        await self._kept(key)
+        await self._kept(key, most_of_tenant)
 
-    async def replace_key(self, old: ApiKey, *, new: ApiKey, expires_ms: int) -> None:
-        """Keep `new`; the old one is good until then.
+    async def replace_key(
+        self, old: ApiKey, *, new: ApiKey, expires_ms: int, most_of_tenant: int = MOST_OF_TENANT
+    ) -> None:
+        """Keep `new`; the old one is good until then. There is always room for one instead of another.
 
         Raises:
             KeyNotFound: it was revoked, or replaced by another, meanwhile.
             KeysFull: there are as many as there may be.
         """
-        await self._kept(new, old.id, _encode(old), _encode(msgspec.structs.replace(old, expires_ms=expires_ms)))
+        old_is = msgspec.structs.replace(old, expires_ms=expires_ms, replaced_by=new.id)
+        await self._kept(new, most_of_tenant, old.id, _encode(old), _encode(old_is))
 
-    async def _kept(self, key: ApiKey, old_id: str = "", old_was: bytes = b"", old_is: bytes = b"") -> None:
-        match await self._keep_key(_PREFIX, "", key.id, _encode(key), old_id, old_was, old_is, MOST):
+    async def _kept(
+        self, key: ApiKey, most_of_tenant: int, old_id: str = "", old_was: bytes = b"", old_is: bytes = b""
+    ) -> None:
+        found = await self._keep_key(
+            _PREFIX, "", key.id, _encode(key), old_id, old_was, old_is, MOST, most_of_tenant, ENDED_MS
+        )
+        match found:
             case b"changed":
                 raise KeyNotFound(old_id)
             case b"full":
-                raise KeysFull(MOST)
+                raise KeysFull
 
     async def revoke_key(self, key_id: str) -> bool:
         """Whether it was there; all gateways are told in any case."""

@@ -11,6 +11,7 @@ from taskgate.contract.bounds import Rooms, bounds_of, refusal
 from taskgate.contract.errors import (
     DeadlinePassed,
     IdempotencyConflict,
+    KeyRateLimited,
     NoSuchWorker,
     NotCancelable,
     NotDead,
@@ -473,7 +474,10 @@ def _submitted(
         case [b"unique_conflict", task_id, status]:
             return UniqueConflict(task_id.decode(), status.decode())
         case [b"full", limit, retry_ms]:
-            return refusal(limit.decode(), retry_ms, item.queue, item.tenant, room)
+            refused = refusal(limit.decode(), retry_ms, item.queue, item.tenant, room)
+            if isinstance(refused, KeyRateLimited):
+                refused.key_rate = item.key_rate
+            return refused
         case [b"wait", limit, retry_ms]:
             refused = refusal(limit.decode(), retry_ms, item.queue, item.tenant, room)
             refused.waits = True

@@ -9,7 +9,7 @@ import pytest
 import structlog
 from redis.asyncio import Redis
 
-from app import access, stream_tokens
+from app import access, api_keys, stream_tokens
 from app.door import Door
 from app.scopes import ROUTES
 from taskgate.contract.api_keys import new_key
@@ -18,6 +18,7 @@ from taskgate.contract.ids import new_task_id
 from taskgate.contract.store import Store
 from tests.api.conftest import Worker, client_of, submit
 from tests.conftest import eventually
+from tests.contract.test_api_keys import kept
 
 BOOTSTRAP = "the-first-key"
 GUARDED = {route: scope for route, scope in ROUTES.items() if scope is not None}
@@ -293,6 +294,37 @@ async def test_no_key_makes_one_that_may_more(door: Door) -> None:
         assert (await admin.delete(f"/keys/{strong['id']}")).status_code == 204
 
 
+async def test_no_key_makes_one_that_may_more_often_or_longer(door: Door) -> None:
+    """What is not asked for is as it has it itself, and to replace another's key is to make one."""
+    limits = {"rate_per_s": 10, "burst": 3, "streams": 2}
+    scopes = ["keys:admin", "tasks:write"]
+    mine = await made(door, *scopes, tenant="a", expires_in_s=3600, **limits)
+    async with caller(door, mine) as admin, caller(door, BOOTSTRAP) as first:
+        own = (await admin.get("/keys")).json()["items"][0]
+        like_it = (await admin.post("/keys", json={"name": "n", "scopes": scopes})).json()
+        same = (*limits, "expires_at", "tenant")
+        assert [like_it[name] for name in same] == [own[name] for name in same]
+        less = {"rate_per_s": 5, "streams": 1, "expires_in_s": 60}
+        assert (await admin.post("/keys", json={"name": "n", "scopes": scopes, **less})).json()["burst"] == 3
+        more = ({"rate_per_s": 11}, {"rate_per_s": 10, "burst": 4}, {"streams": 3}, {"expires_in_s": 4000})
+        for one in more:
+            refused = await admin.post("/keys", json={"name": "n", "scopes": scopes, **one})
+            assert (refused.status_code, refused.json()["type"]) == (403, "/problems/forbidden"), one
+
+        strong = (await first.post("/keys", json={"name": "s", "scopes": scopes, "tenant": "a"})).json()
+        assert (await admin.post(f"/keys/{strong['id']}/rotate", json={})).status_code == 403
+        assert (await admin.post(f"/keys/{own['id']}/rotate", json={})).json()["expires_at"] == own["expires_at"]
+
+
+async def test_one_tenants_admin_takes_no_other_tenants_room(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_keys, "MOST_OF_TENANT", 2)
+    async with caller(door, await made(door, tenant="a")) as admin, caller(door, await made(door, tenant="b")) as other:
+        body = {"name": "n", "scopes": ["tasks:read"]}
+        assert [(await admin.post("/keys", json=body)).status_code for _ in range(2)] == [201, 409]
+        assert (await other.post("/keys", json=body)).status_code == 201
+        await made(door, tenant="a")
+
+
 async def test_a_replaced_key_is_good_for_its_grace(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     old = await made(door, tenant="t", rate_per_s=7)
     async with caller(door, BOOTSTRAP) as first, caller(door, old) as http:
@@ -312,6 +344,33 @@ async def test_a_replaced_key_is_good_for_its_grace(door: Door, monkeypatch: pyt
         async with caller(door, rotated["key"]) as new:
             door.gateway.access.changed(rotated["id"])  # type: ignore[union-attr]  # as others tell it
             assert (await new.get("/tasks")).status_code == 401
+
+
+async def test_a_key_is_replaced_once(door: Door) -> None:
+    """A second time, as after a lost answer, says by which; one whose time is over gives none, either."""
+    await made(door, expires_in_s=3600)
+    async with caller(door, BOOTSTRAP) as first:
+        [old] = (await first.get("/keys")).json()["items"]
+        new = (await first.post(f"/keys/{old['id']}/rotate", json={"grace_s": 60})).json()
+        assert new["expires_at"] == old["expires_at"]
+        again = await first.post(f"/keys/{old['id']}/rotate", json={"grace_s": 600})
+        assert (again.status_code, again.json()["type"]) == (409, "/problems/not-rotatable")
+        assert new["id"] in again.json()["detail"]
+        listed = {one["id"]: one for one in (await first.get("/keys")).json()["items"]}
+        assert listed.keys() == {old["id"], new["id"]}
+        assert (listed[old["id"]]["replaced_by"], new["replaced_by"]) == (new["id"], None)
+
+        await door.gateway.keys.keep_key(ended := kept(new_key(), expires_ms=1))
+        over = await first.post(f"/keys/{ended.id}/rotate", json={})
+        assert (over.status_code, over.json()["type"]) == (409, "/problems/not-rotatable")
+
+
+async def test_who_looks_after_a_key_does_not_use_it(door: Door) -> None:
+    await made(door)
+    async with caller(door, BOOTSTRAP) as first:
+        [old] = (await first.get("/keys")).json()["items"]
+        assert (await first.post(f"/keys/{old['id']}/rotate", json={"grace_s": 60})).status_code == 201
+        assert [one["last_used_at"] for one in (await first.get("/keys")).json()["items"]] == [None, None]
 
 
 async def test_a_key_ends_at_its_time(door: Door) -> None:
@@ -464,6 +523,9 @@ async def test_a_key_has_a_rate_of_its_own(door: Door) -> None:
         assert [each.status_code for each in answers] == [202, 202, 202, 429]
         refused = answers[-1]
         assert (refused.json()["type"], refused.json()["limit"]) == ("/problems/rate-limited", "rate-key")
+        assert "the API key submits faster" in refused.json()["detail"]
+        assert '"rate-key";q=' in refused.headers["RateLimit-Policy"]
+        assert '"rate-key";r=0;t=' in refused.headers["RateLimit"]
         assert 1 <= int(refused.headers["retry-after"]) <= 121
         assert (await others.post("/tasks", json={"type": "any", "payload": None})).status_code == 202
 

@@ -2,20 +2,23 @@
 
 import re
 import string
+import time
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from taskgate.contract import api_keys, key_store
-from taskgate.contract.api_keys import ApiKey, digest_of, id_of, is_key, new_key
+from taskgate.contract.api_keys import ApiKey, digest_of, id_of, is_key, marks_of, may_no_more, new_key
 from taskgate.contract.errors import KeyNotFound, KeysFull
 from taskgate.contract.key_store import KeyStore
+
+LATE_MS = 10**14
 
 
 def kept(secret: str, **more: object) -> ApiKey:
     found: dict[str, object] = {"name": "n", "tenant": "a", "scopes": ["tasks:read"], "created_ms": 1, **more}
-    digest = digest_of(secret)
-    return ApiKey(id=id_of(digest), digest=digest, hint=secret[-4:], **found)  # type: ignore[arg-type]
+    return ApiKey(**marks_of(secret), **found)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -117,9 +120,80 @@ async def test_there_are_only_so_many_keys(key_store_of: KeyStore, monkeypatch: 
     with pytest.raises(KeysFull):
         await key_store_of.keep_key(kept(new_key()))
     with pytest.raises(KeysFull):
-        await key_store_of.replace_key(first, new=kept(new_key()), expires_ms=1)
+        await key_store_of.replace_key(first, new=kept(new_key()), expires_ms=LATE_MS)
     assert [known.key.expires_ms for known in await key_store_of.list_keys()] == [0, 0]
+    await key_store_of.replace_key(first, new=kept(new_key()), expires_ms=1)  # which makes none more
     assert api_keys.MOST > 2
+
+
+async def test_a_tenant_has_only_so_many_keys(key_store_of: KeyStore) -> None:
+    first = kept(new_key())
+    for each in (first, kept(new_key()), kept(new_key(), tenant="b")):
+        await key_store_of.keep_key(each, most_of_tenant=2)
+    with pytest.raises(KeysFull):
+        await key_store_of.keep_key(kept(new_key()), most_of_tenant=2)
+    with pytest.raises(KeysFull):
+        await key_store_of.replace_key(first, new=kept(new_key()), expires_ms=LATE_MS, most_of_tenant=2)
+    await key_store_of.replace_key(first, new=kept(new_key()), expires_ms=1, most_of_tenant=1)
+    await key_store_of.keep_key(kept(new_key(), tenant="b"), most_of_tenant=2)
+    assert 2 < api_keys.MOST_OF_TENANT < api_keys.MOST
+
+
+async def test_keys_that_have_ended_take_no_room_and_are_purged(
+    key_store_of: KeyStore, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def there() -> set[str]:
+        return {known.key.id for known in await key_store_of.list_keys()}
+
+    now_ms = round(time.time() * 1000)
+    live, just, long_ago = (
+        kept(new_key(), expires_ms=ends) for ends in (LATE_MS, now_ms - 1000, now_ms - api_keys.ENDED_MS - 1000)
+    )
+    for each in (live, just, long_ago):
+        await key_store_of.keep_key(each)
+        await key_store_of.use_keys([each.id])
+    new = kept(new_key())
+    await key_store_of.keep_key(new)
+    assert await there() == {live.id, just.id, new.id}
+    assert await redis_client.hlen("tg:{0}:apikeys:used") == 2
+
+    monkeypatch.setattr(key_store, "MOST", 3)
+    last = kept(new_key())
+    await key_store_of.keep_key(last)
+    assert await there() == {live.id, new.id, last.id}
+
+
+async def test_one_key_can_be_replaced_for_ever(key_store_of: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_store, "MOST", 4)
+    key = kept(new_key())
+    await key_store_of.keep_key(key)
+    for _ in range(12):
+        new = kept(new_key())
+        await key_store_of.replace_key(key, new=new, expires_ms=1)
+        key = new
+    assert len(await key_store_of.list_keys()) <= 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "may"),
+    [
+        ({}, False), ({"rate_per_s": 5.0, "burst": 3, "streams": 2, "expires_ms": 9}, True),
+        ({"rate_per_s": 1.0, "burst": 1, "streams": 1, "expires_ms": 1}, True),
+        ({"rate_per_s": 5.1, "burst": 3, "streams": 2, "expires_ms": 9}, False),
+        ({"rate_per_s": 5.0, "burst": 4, "streams": 2, "expires_ms": 9}, False),
+        ({"rate_per_s": 5.0, "burst": 3, "streams": 3, "expires_ms": 9}, False),
+        ({"rate_per_s": 5.0, "burst": 3, "streams": 0, "expires_ms": 9}, False),
+        ({"rate_per_s": 5.0, "burst": 3, "streams": 2, "expires_ms": 10}, False),
+        ({"rate_per_s": 5.0, "burst": 3, "streams": 2}, False),
+    ],
+)  # fmt: skip
+def test_what_a_key_may_is_compared_in_all_it_may(limits: dict[str, Any], may: bool) -> None:
+    limited = kept(new_key(), rate_per_s=5.0, burst=3, streams=2, expires_ms=9)
+    key = kept(new_key(), **limits)
+    assert may_no_more(key, limited) is may
+    assert may_no_more(key, kept(new_key()))
+    assert not may_no_more(key, kept(new_key(), tenant="b"))
+    assert not may_no_more(key, kept(new_key(), scopes=["tasks:write"]))
 
 
 async def test_all_who_ask_have_the_same_stream_secret_of_a_period_and_it_ends(
