@@ -50,7 +50,7 @@ class KeysFull(TaskgateError):
 
 class Refused(TaskgateError):
     """`limit`: `queue-` or `tenant-` `tasks`, `bytes` or `wait`, `rate` or `rate-key`. `retry_after_s`: seconds until
-    room is expected, unrounded. `room`: all limits in force; None where nobody shows them. `waits`: who asked looks again.
+    room is expected, unrounded. `room`: all limits in force; None where nobody shows them. `waits`: asked for again.
     """
 
     words = ""
