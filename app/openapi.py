@@ -164,7 +164,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     """pointer, detail and code of each fault in the body"""
     limit: str = ""
     """what ran out (429): queue-tasks, queue-bytes, queue-wait, tenant-tasks, tenant-bytes, tenant-wait, rate, rate-key
-    (that of the API key, of which the RateLimit headers do not tell) or streams"""
+    (that of the API key, of which the RateLimit headers of a 202 do not tell) or streams"""
 
 
 def _shown(description: str, schema: dict[str, Any]) -> dict[str, Any]:
