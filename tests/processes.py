@@ -1,13 +1,23 @@
 """What tests look up of processes and ports of this machine."""
 
+import contextlib
+import itertools
 import os
+import random
 import socket
 from pathlib import Path
 
+_PORTS = 3_000
+_FIRST_PORT = 20_000 + _PORTS * int(os.environ.get("PYTEST_XDIST_WORKER", "gw3").removeprefix("gw")) % 12_000
+_next = itertools.count(random.randrange(_PORTS))
+
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """Of no other test process, and below those that the kernel gives to connections: it stays free until used."""
+    while True:
+        port = _FIRST_PORT + next(_next) % _PORTS
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def open_files(pid: int) -> int:
