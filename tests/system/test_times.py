@@ -23,7 +23,7 @@ def assert_on_time(what: str, late_ms: list[float]) -> None:
     p50, p95, p99 = (late[int(len(late) * part)] for part in (0.5, 0.95, 0.99))
     print(f"{what}: {len(late)}, {p50:.1f} ms late in the middle, p99 {p99:.1f} ms")
     assert p50 <= 5 * ON_TIME_MS
-    assert p95 <= 100 * ON_TIME_MS
+    assert p95 <= 20 * ON_TIME_MS
 
 
 def wall_ms(boot_ns: int) -> float:
