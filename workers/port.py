@@ -82,6 +82,8 @@ class Port:
             await asyncio.Event().wait()
         finally:
             server.close()  # not waited for: who is connected and asks nothing would delay the stop
+            for writer in self._open:
+                writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= MOST:
@@ -94,7 +96,7 @@ class Port:
                 await self._answer(reader, writer)
                 writer.close()
                 await writer.wait_closed()
-        except (TimeoutError, OSError):
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass  # whoever asked has gone, never asked, or does not take its answer
         finally:
             self._open.pop(writer, None)
@@ -110,7 +112,7 @@ class Port:
             if not request.whole:
                 raise ValueError(head)
             found = self._of(parser.get_method().decode(), request)
-        except (httptools.HttpParserError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+        except (httptools.HttpParserError, asyncio.LimitOverrunError, ValueError):
             found = Answer(HTTPStatus.BAD_REQUEST)
         status, body, content_type, headers = found
         lines = [

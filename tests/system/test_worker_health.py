@@ -86,3 +86,4 @@ async def test_a_supervisor_tells_whether_it_works_until_it_drains_and_ends_with
         process.send_signal(signal.SIGTERM)
     with silent:
         assert await asyncio.to_thread(process.wait, 60) == 0
+    assert '"level":"error"' not in (rig.folder / "worker.log").read_text()
