@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from app.readiness import is_alive
 from taskgate.contract.errors import OutcomeUnknown, StoreUnavailable
 from taskgate.metrics import OTHER, Family, Gauge
 
@@ -54,7 +55,7 @@ class Stored:
                 self._limit.set(label, to=next(each.max for each in queue.limits if each.limit == "queue-tasks"))
         self._workers.set_all({("ready",): 0, ("starting",): 0, ("draining",): 0})
         for worker in workers:
-            if now_ms - worker.beat_ms <= worker.lease_ms:
+            if is_alive(worker, now_ms):
                 _sum_up(self._workers, (worker.state,), 1)
 
 

@@ -210,6 +210,11 @@ class Settings(BaseModel):
     def lease_ms(self) -> int:
         return round(self.lease_s * 1000)
 
+    @property
+    def soft_stop_s(self) -> float:
+        """So long before the end of its grace a supervisor gives what still runs its soft signal."""
+        return min(5.0, self.grace_s / 2)
+
 
 def load(environ: Mapping[str, str] | None = None, **options: Any) -> Settings:
     """Settings from the environment, `options` (None: not given) winning.

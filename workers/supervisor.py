@@ -43,8 +43,6 @@ from workers.unserved import Unserved
 
 log = structlog.get_logger()
 
-SOFT_STOP_S = 5.0
-"""Before the end of the grace: what still runs gets its soft signal."""
 GC_THRESHOLD = 20_000
 """Everything here is freed by reference counts; cycles come from rare events only."""
 LEAVE_S = 1.0
@@ -187,7 +185,7 @@ class Supervisor:
     async def _drain(self) -> None:
         """No more claims, keep beating; soft signal, kill, hand back: all within the grace."""
         grace_s = self._settings.grace_s
-        leave_s, soft_s = min(LEAVE_S, grace_s / 5), min(SOFT_STOP_S, grace_s / 2)
+        leave_s, soft_s = min(LEAVE_S, grace_s / 5), self._settings.soft_stop_s
         begun = time.monotonic()
         log.info("draining", worker_id=self.id, tasks=len(self._runner.holdings), grace_s=grace_s)
         self._state = "draining"

@@ -8,8 +8,6 @@ from taskgate.doctor.handlers import declared
 from taskgate.network import is_loopback
 from taskgate.settings import Settings
 
-_SOFT_STOP_S = 5
-"""What runs gets its soft signal so long before the end of the grace."""
 _SHOWN = 5
 _SHORT_KEY = 24
 
@@ -78,7 +76,7 @@ def _stop(settings: Settings) -> Finding:
     return Finding(
         Level.LOOK,
         "graceful stop",
-        f"within {settings.grace_s:g} s; soft signals {min(_SOFT_STOP_S, settings.grace_s / 2):g} s before that",
+        f"within {settings.grace_s:g} s; soft signals {settings.soft_stop_s:g} s before that",
         f"who stops it must wait longer, {settings.grace_s + 10:g} s (systemd: TimeoutStopSec=, compose: "
         "stop_grace_period, Kubernetes: terminationGracePeriodSeconds)",
     )
