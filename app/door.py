@@ -71,14 +71,11 @@ class Door:
             request_id = given.decode()
         else:
             request_id = self._ids(next(self._count))
-        if not self.observers:
-            await self._serve(scope, headers, request_id, receive, send)
-            return
         observed = scope[OBSERVED] = Observed(scope, request_id, time.perf_counter())
         if self._traces is not None:
             self._traces.begin(observed, headers)
         try:
-            observed.status = await self._serve(scope, headers, request_id, receive, send) or observed.status
+            observed.status = await self._serve(observed, headers, receive, send) or observed.status
         except Exception:
             scope[FACTS] = facts(scope)
             raise
@@ -88,12 +85,11 @@ class Door:
             for observer in self.observers:
                 observer(observed, seconds)
 
-    async def _serve(
-        self, scope: Scope, headers: dict[bytes, bytes], request_id: str, receive: Receive, send: Send
-    ) -> int:
+    async def _serve(self, observed: Observed, headers: dict[bytes, bytes], receive: Receive, send: Send) -> int:
         """Answer; the status, 0 where the door does not know it."""
+        scope, request_id = observed.scope, observed.request_id
         try:
-            reply = await self._answer(scope, headers, request_id, receive, send)
+            reply = await self._answer(observed, headers, receive, send)
         except Problem as problem:
             reply = self._refusal(problem, request_id, scope)
         except TaskgateError as error:
@@ -107,7 +103,7 @@ class Door:
         if reply is None:
             return 0
         status, lines, body = reply
-        lines = [*lines, *self._added(scope, headers, request_id)]
+        lines = [*lines, *self._added(observed, headers)]
         exchange: Exchange | None = scope.get(EXCHANGE)
         if exchange is not None and exchange.respond(status, lines, body):
             return status
@@ -116,9 +112,10 @@ class Door:
         return status
 
     async def _answer(
-        self, scope: Scope, headers: dict[bytes, bytes], request_id: str, receive: Receive, send: Send
+        self, observed: Observed, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> Reply | None:
         """The reply to send; None when FastAPI has sent one."""
+        scope, request_id = observed.scope, observed.request_id
         path: str = scope["path"]
         method: str = scope["method"]
         if len(headers) != len(scope["headers"]):
@@ -134,12 +131,9 @@ class Door:
                 grant = await self._granted(path, authorization)
             tenant = grant.tenant if self._tenant_header is None else self._tenant(grant, headers, path)
             caller = Caller(tenant, request_id, grant)
-        observed: Observed | None = scope.get(OBSERVED)
-        if observed is not None:
-            observed.tenant = caller.tenant
+        observed.tenant = caller.tenant
         if path == "/tasks" and method not in _READS:
-            if observed is not None:
-                observed.route = path
+            observed.route = path
             if method != "POST":
                 raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD, POST"})
             check_scope(caller.grant.scopes, "tasks:write")
@@ -150,8 +144,7 @@ class Door:
                 arrived = None if exchange is None else exchange.whole_body()
                 body = await read_body(receive, headers, hold, arrived)
                 reply = await self.gateway.submit(body, caller, headers, receive)
-                if observed is not None:
-                    observed.task_id = dict(reply.headers)[b"x-task-id"].decode()
+                observed.task_id = dict(reply.headers)[b"x-task-id"].decode()
                 return reply
             except Problem as problem:
                 self.gateway.metrics.rejected.add(problem.members.get("limit") or problem.slug)
@@ -164,39 +157,37 @@ class Door:
             finally:
                 hold.end()
         if path.startswith("/tasks/") and "/" not in (task_id := path[7:]) and method != "DELETE":
-            if observed is not None:
-                observed.route, observed.task_id = "/tasks/{task_id}", task_id
+            observed.route, observed.task_id = "/tasks/{task_id}", task_id
             if method not in _READS:
                 raise Problem("method-not-allowed", headers={"Allow": "GET, HEAD, DELETE"})
             check_scope(caller.grant.scopes, "tasks:read")
             return await self.gateway.status(task_id, caller, headers, scope["query_string"], receive)
-        await self._pass_on(scope, caller, headers, receive, send)
+        await self._pass_on(observed, caller, headers, receive, send)
         return None
 
-    def _added(self, scope: Scope, headers: dict[bytes, bytes], request_id: str) -> Headers:
+    def _added(self, observed: Observed, headers: dict[bytes, bytes]) -> Headers:
         """What every answer carries; our own server adds PROTECTION itself, which costs less."""
-        added = [(b"x-request-id", request_id.encode())]
-        if EXCHANGE not in scope:
+        added = [(b"x-request-id", observed.request_id.encode())]
+        if EXCHANGE not in observed.scope:
             added += PROTECTION
         if self._cors is not None:
             added += self._cors.lines(headers.get(b"origin"))
-        if self._traces is not None and (trace := self._traces.response(scope[OBSERVED])):
+        if self._traces is not None and (trace := self._traces.response(observed)):
             added.append((b"traceresponse", trace))
         return added
 
     async def _pass_on(
-        self, scope: Scope, caller: Caller, headers: dict[bytes, bytes], receive: Receive, send: Send
+        self, observed: Observed, caller: Caller, headers: dict[bytes, bytes], receive: Receive, send: Send
     ) -> None:
         started = False
-        observed: Observed | None = scope.get(OBSERVED)
-        common = self._added(scope, headers, caller.request_id)
+        scope = observed.scope
+        common = self._added(observed, headers)
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                if observed is not None:
-                    observed.status = message["status"]
+                observed.status = message["status"]
                 message = {**message, "headers": [*message.get("headers", ()), *common]}
             await send(message)
 
@@ -220,9 +211,8 @@ class Door:
             )
         finally:
             whole.end()
-            if observed is not None:
-                observed.route = getattr(inner.get("route"), "path_format", NO_ROUTE)
-                observed.task_id = inner.get("path_params", {}).get("task_id", "")
+            observed.route = getattr(inner.get("route"), "path_format", NO_ROUTE)
+            observed.task_id = inner.get("path_params", {}).get("task_id", "")
 
     def _check_lines(self, headers: dict[bytes, bytes], lines: list[tuple[bytes, bytes]]) -> None:
         """Put lists together, and refuse what may stand there once only: a dict keeps the last line of each name."""

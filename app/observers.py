@@ -7,7 +7,7 @@ from starlette.types import Scope
 from taskgate.tracing import context_in
 
 OBSERVED = "taskgate.observed"
-"""Where the door leaves the Observed in the scope, if anybody wants it."""
+"""Where the door leaves the Observed in the scope, while the request is under way."""
 
 FACTS = "taskgate.facts"
 """Where the door leaves the facts of a request that failed on its way out: they make no cycle."""
