@@ -21,7 +21,7 @@ from loadtest.samples import Sampler, get_json
 DEFAULT_S = {"stages": 80, "spike": 60, "soak": 3600}
 JUDGED_FROM_S = 60
 """Shorter runs judge correctness alone: their few seconds are those in which everything starts."""
-P99_MS = 1000
+P99_MS = 500
 AGE_MS = 2000
 """Five times the budget of 400 ms: the users, all in one process, are late themselves when they are many."""
 
