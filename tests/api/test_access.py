@@ -46,6 +46,11 @@ def caller(door: Door, key: str) -> Http:
     return http
 
 
+def guard_of(door: Door) -> access.Access:
+    assert door.gateway.access is not None
+    return door.gateway.access
+
+
 @pytest.fixture
 async def door(gateway_of: Callable[..., Door], worker: Worker) -> Door:
     return gateway_of(api_key=BOOTSTRAP)
@@ -342,7 +347,7 @@ async def test_a_replaced_key_is_good_for_its_grace(door: Door, monkeypatch: pyt
         again = await first.post(f"/keys/{rotated['id']}/rotate", json={})
         assert again.status_code == 201
         async with caller(door, rotated["key"]) as new:
-            door.gateway.access.changed(rotated["id"])  # type: ignore[union-attr]  # as others tell it
+            guard_of(door).changed(rotated["id"])  # as others tell it
             assert (await new.get("/tasks")).status_code == 401
 
 
@@ -395,7 +400,7 @@ async def test_a_revoked_key_ends_everywhere_and_so_do_its_streams(
             asyncio.create_task(http.get(f"/tasks/{task['id']}/events")),
             asyncio.create_task(http.get(f"/events?task={task['id']}")),
         ]
-        grant = await listening.gateway.access.grant(f"Bearer {key}".encode())  # type: ignore[union-attr]
+        grant = await guard_of(listening).grant(f"Bearer {key}".encode())
 
         async def open_streams() -> int:
             return sum(stream.on_end is not None for stream in grant.streams)
@@ -422,8 +427,7 @@ async def test_a_revoked_key_is_not_answered_any_more_by_what_waits(
     """Reads are refused at once; of a submission, which is accepted, no more is shown than it said itself."""
     revoker = gateway_of(api_key=BOOTSTRAP)
     async with caller(listening, await made(listening)) as http, caller(revoker, BOOTSTRAP) as first:
-        guard = listening.gateway.access
-        assert guard is not None
+        guard = guard_of(listening)
         if prefer:
             body = {"type": "echo", "payload": {"text": "hello"}}
             waiting = asyncio.create_task(http.post("/tasks", json=body, headers={"Prefer": "wait=60"}))
@@ -453,8 +457,7 @@ async def test_what_waits_by_a_key_of_whose_end_nothing_was_heard_is_refused_too
 ) -> None:
     monkeypatch.setattr(access, "LOOK_S", 0.05)
     monkeypatch.setattr(access, "KNOWN_S", 0.5)
-    guard = door.gateway.access
-    assert guard is not None
+    guard = guard_of(door)
     async with caller(door, await made(door)) as http:
         task = await submit(http)
         waiting = asyncio.create_task(http.get(f"/tasks/{task['id']}?wait=60"))
@@ -491,7 +494,7 @@ async def test_a_key_is_looked_up_once_and_forgotten_when_something_may_have_bee
         assert (await http.get("/tasks")).status_code == 200
         await redis_client.delete("tg:{0}:apikeys")
         assert (await http.get("/tasks")).status_code == 200
-        door.gateway.access.lost_track()  # type: ignore[union-attr]
+        guard_of(door).lost_track()
         assert (await http.get("/tasks")).status_code == 401
 
 
@@ -500,8 +503,7 @@ async def test_a_key_that_is_read_while_it_is_revoked_is_read_again(
 ) -> None:
     """The answer to the look-up is older than the word that the key is gone."""
     key = await made(door)
-    guard = door.gateway.access
-    assert guard is not None
+    guard = guard_of(door)
     look_up = guard._look_up
 
     async def revoked_meanwhile(key_id: str) -> Any:
@@ -539,8 +541,7 @@ async def test_a_key_has_so_many_streams_at_once(door: Door, worker: Worker) -> 
             async with asyncio.timeout(60):
                 return await http.get(f"/events?task={task['id']}")
 
-        guard = door.gateway.access
-        assert guard is not None
+        guard = guard_of(door)
 
         async def streams() -> int:
             return sum(len(grant.streams) for grant in guard._grants.values())
@@ -631,8 +632,7 @@ async def test_a_stream_token_ends_with_its_key(ended: tuple[Http, str, str], do
     async with caller(door, BOOTSTRAP) as first:
         [listed] = (await first.get("/keys")).json()["items"]
         await first.delete(f"/keys/{listed['id']}")
-    guard = door.gateway.access
-    assert guard is not None
+    guard = guard_of(door)
     guard.changed(listed["id"])
     async with client_of(door) as page:
         assert (await page.get(f"/tasks/{task_id}/events", params={"token": token})).status_code == 401
