@@ -183,7 +183,8 @@ async def test_where_nobody_is_noted_each_runs_its_next_attempt_alone_and_poison
     await started(jobs, *neighbours)
     task_type, payload = ("async.dies_unseen", {}) if way == "unseen" else ("async.death", "garbage")
     poison = await accept(jobs, task_type, payload, max_attempts=2)
-    await started(jobs, poison)
+    [child] = await started(jobs, poison)
+    await until_dead(child, within_s=30)
     (jobs.folder / "go").touch()
 
     [dead, *records] = await ended(jobs, poison, *neighbours, within_s=100)
