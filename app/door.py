@@ -24,6 +24,7 @@ from app.reply import CALLER, LATER, PROTECTION, Caller, Headers, Reply, length
 from app.scopes import check_scope, is_public
 from taskgate.contract import ids
 from taskgate.contract.errors import TaskgateError
+from taskgate.network import is_site
 
 logger = structlog.get_logger()
 
@@ -45,6 +46,7 @@ class Door:
         self._api = api
         settings = gateway.settings
         self._access: Access | None = gateway.access
+        self._by_any_name = self._access is not None or settings.insecure
         self._tenant_header = None if settings.tenant_header is None else settings.tenant_header.lower().encode()
         self._bodies = Bodies(int(settings.max_body_bytes))
         self._single = _SINGLE if self._tenant_header is None else (*_SINGLE, self._tenant_header)
@@ -120,6 +122,8 @@ class Door:
         method: str = scope["method"]
         if len(headers) != len(scope["headers"]):
             self._check_lines(headers, scope["headers"])
+        if not self._by_any_name and is_site(headers.get(b"host", b"")):
+            raise Problem("misdirected-request")
         if method == "OPTIONS" and self._cors is not None and (reply := self._cors.preflight(headers)) is not None:
             return reply
         authorization = headers.get(b"authorization")

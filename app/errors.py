@@ -57,6 +57,12 @@ KINDS: dict[str, Kind] = {
     ),
     "keys-off": Kind(409, "No keys are asked for", "Without TASKGATE_API_KEY this service asks for none."),
     "method-not-allowed": Kind(405, "Method not allowed", "The `Allow` header lists what this path answers."),
+    "misdirected-request": Kind(
+        421,
+        "Not by that name",
+        "Without a key this service answers to addresses and `localhost` alone, since a web page can let its own name "
+        "mean this machine. Set TASKGATE_API_KEY, or TASKGATE_INSECURE=true.",
+    ),
     "no-answer": Kind(503, "No answer", "The supervisor that runs the task did not answer in time. Try again."),
     "not-cancelable": Kind(409, "Not cancelable", "The task has already ended in another way."),
     "not-dead": Kind(409, "Not a dead letter", "Only failed tasks can be redriven."),

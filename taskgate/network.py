@@ -1,5 +1,6 @@
 """What servers and clients alike must know of addresses and headers. Apart from `platform`, which every child loads."""
 
+import functools
 import ipaddress
 
 HEADER_RULE = "printable ASCII without spaces around it"
@@ -11,6 +12,14 @@ def is_loopback(host: str | None) -> bool:
         return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
     except ValueError:
         return False
+
+
+@functools.lru_cache(64)
+def is_site(host: bytes) -> bool:
+    """Whether a Host header is a name whose owner may let it mean this machine: no address, and none without a dot."""
+    name = host.partition(b":")[0].rstrip(b". ").lower()
+    _, dot, last = name.rpartition(b".")
+    return bool(dot) and last != b"localhost" and not last.isdigit()
 
 
 def fits_header(value: str) -> bool:

@@ -149,7 +149,7 @@ class Settings(BaseModel):
     dead_retention_s: PositiveInt = Field(7 * _DAY_S, le=3650 * _DAY_S, description="how long dead letters are kept")
     partitions: int = Field(1, ge=1, le=256, description="hash tags that keys are spread over")
     api_key: SecretStr | None = Field(None, description="key every request must carry")
-    insecure: bool = Field(False, description="allow a non-loopback address without a key")
+    insecure: bool = Field(False, description="without a key, allow a non-loopback address, and requests to any name")
     tenant_header: str | None = Field(None, description="header that names the tenant (behind a trusted proxy)")
     cors_origins: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         (), description="origins (https://app.example) of pages that may call the gateway, comma-separated"
