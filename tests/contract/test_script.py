@@ -20,9 +20,17 @@ from tests.conftest import Server
 from tests.contract.conftest import LIMITS, read, submission, submit
 
 
-def _client(url: str, **options: float) -> Redis:
-    pool = BlockingConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), max_connections=1, timeout=0.2, **options)
+def _client(url: str, *, connections: int = 1) -> Redis:
+    pool = BlockingConnectionPool.from_url(url, retry=Retry(NoBackoff(), 0), max_connections=connections, timeout=0.2)
     return Redis.from_pool(pool)
+
+
+async def _silence(server: Server, client: Redis) -> None:
+    """From now on the server answers nobody, and the client, which has waited as long as it took, waits no more."""
+    for connection in client.connection_pool._available_connections:
+        connection.socket_timeout = 0.1
+    async with Redis.from_url(server.url) as other:
+        await other.client_pause(600_000)
 
 
 @asynccontextmanager
@@ -109,10 +117,10 @@ async def test_a_lost_reply_leaves_the_outcome_open_and_a_repeat_settles_it(own_
 
 
 async def test_a_silent_server_leaves_the_outcome_open(own_server: Server) -> None:
-    async with _client(own_server.url, socket_timeout=0.1) as client, Redis.from_url(own_server.url) as other:
+    async with _client(own_server.url) as client:
         store = Store(client)
         await submit(store)
-        await other.client_pause(400)
+        await _silence(own_server, client)
         with pytest.raises(OutcomeUnknown):
             await store.submit([submission()], LIMITS)
         with pytest.raises((OutcomeUnknown, StoreUnavailable)):
@@ -121,14 +129,12 @@ async def test_a_silent_server_leaves_the_outcome_open(own_server: Server) -> No
 
 async def test_a_silence_closes_the_idle_connections_too(own_server: Server) -> None:
     """A link that was cut without a word would cost every one of them its own timeout."""
-    pool = BlockingConnectionPool.from_url(own_server.url, retry=Retry(NoBackoff(), 0), socket_timeout=0.2)
-    async with Redis.from_pool(pool) as client:
+    async with _client(own_server.url, connections=3) as client:
         store = Store(client)
         await asyncio.gather(*(submit(store) for _ in range(3)))
-        idle = list(pool._available_connections)
+        idle = list(client.connection_pool._available_connections)
         assert len(idle) == 3
-        async with Redis.from_url(own_server.url) as other:
-            await other.client_pause(500)
+        await _silence(own_server, client)
         with pytest.raises(OutcomeUnknown):
             await store.submit([submission()], LIMITS)
         assert not any(connection.is_connected for connection in idle)
