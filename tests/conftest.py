@@ -166,7 +166,7 @@ def own_handlers() -> Iterator[None]:
 
 
 async def eventually(
-    read: Callable[[], Awaitable[T]], wanted: Callable[[T], object], *, within_s: float = 10, every_s: float = 0.02
+    read: Callable[[], Awaitable[T]], wanted: Callable[[T], object], *, within_s: float = 30, every_s: float = 0.02
 ) -> T:
     """Poll `read` until `wanted` accepts its value; fail showing the last one."""
     value = await read()

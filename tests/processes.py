@@ -20,6 +20,11 @@ def free_port() -> int:
             return port
 
 
+def whole_lines(path: Path) -> list[str]:
+    """Of a file that may grow meanwhile: a write over the end of a page is seen in two pieces."""
+    return path.read_bytes().rpartition(b"\n")[0].decode().splitlines()
+
+
 def open_files(pid: int) -> int:
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tests.conftest import eventually
+from tests.processes import whole_lines
 from tests.system.rig import FINAL, Rig, children_of, command_of
 
 
@@ -30,7 +31,7 @@ class Ticking:
     def attempts(self, task_id: str) -> list[Ran]:
         """What ran of a task, in the order of the attempts."""
         try:
-            lines = (self.rig.folder / "ticks" / task_id).read_text().splitlines()
+            lines = whole_lines(self.rig.folder / "ticks" / task_id)
         except FileNotFoundError:
             return []
         found: dict[tuple[int, int], Ran] = {}
