@@ -146,6 +146,16 @@ def leaving_nothing() -> Iterator[None]:
     finally:
         for group in tuple(_started):
             group.stop()
+        _end_unknown()
+
+
+def _end_unknown() -> None:
+    """Who is interrupted while it starts a process has one that no group knows of."""
+    for pid, stat in _processes().items():
+        if stat.parent == os.getpid():
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def _kill(pids: set[int]) -> None:

@@ -218,14 +218,21 @@ def test_a_service_that_lacks_the_handlers_is_named_at_once(
     assert capsys.readouterr().out.strip() == said
 
 
-async def test_sigterm_more_than_once_leaves_nothing_running(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "start",
+    ["machine.Group(['sleep', '600'], environ=dict(os.environ), log=Path('sleep.log'))", "Popen(['sleep', '600'])"],
+    ids=["a group", "one that is no group yet"],
+)
+async def test_sigterm_more_than_once_leaves_nothing_running(tmp_path: Path, start: str) -> None:
     """As `timeout` sends it: to the command and to its group. Groups have sessions of their own."""
     script = f"""
 import os, time
 from pathlib import Path
+from subprocess import Popen
 from loadtest import machine
+os.chdir({str(tmp_path)!r})
 with machine.leaving_nothing():
-    machine.Group(["sleep", "600"], environ=dict(os.environ), log=Path({str(tmp_path / "sleep.log")!r}))
+    {start}
     time.sleep(600)
 """
     command = machine.Group(
