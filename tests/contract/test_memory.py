@@ -9,6 +9,7 @@ from taskgate.contract.errors import Refused
 from taskgate.contract.models import Finish, Limits, QueueLimits, Submission
 from taskgate.contract.script import BATCH
 from taskgate.contract.store import Store
+from tests.conftest import eventually
 from tests.contract.conftest import Hand, submission, submit
 
 TASKS = 16 * BATCH
@@ -31,7 +32,13 @@ def _no_op() -> Submission:
 
 
 async def _used(redis: Redis) -> int:
-    return int((await redis.info("memory"))["used_memory"])
+    """What was deleted before is freed by a thread, in its own time."""
+
+    async def memory() -> dict[str, int]:
+        return dict(await redis.info("memory"))
+
+    await eventually(memory, lambda found: found["lazyfree_pending_objects"] == 0, within_s=60)
+    return (await memory())["used_memory"]
 
 
 @pytest.fixture(autouse=True)
