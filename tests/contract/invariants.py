@@ -53,7 +53,7 @@ async def usage(redis: Redis) -> dict[bytes, bytes]:
 
 
 async def _dump(redis: Redis) -> dict[str, tuple[Any, int]]:
-    """Values and what is left of their lives in ms (-1: for ever), in one call."""
+    """Values and what is left of their lives in ms (-1: for ever, 0: less than one), in one call."""
     shapes: dict[bytes, Callable[[Any], Any]] = {b"hash": _pairs, b"zset": _pairs, b"set": set}
     reply = await redis.eval(_DUMP, 0)
     return {name.decode(): (shapes.get(kind, _same)(value), left_ms) for name, kind, value, left_ms in reply}
@@ -162,6 +162,6 @@ def _check_life_times(left: dict[str, int], records: dict[str, TaskRecord]) -> N
         if name.startswith(f"{PREFIX}task:"):
             record = records.get(name.split(":")[3])
             lives = record is not None and record.status not in FINAL and not name.endswith(":alive")
-            assert (left_ms > 0) != lives, f"{name}: of {record and record.status}"
+            assert (left_ms >= 0) != lives, f"{name}: of {record and record.status}"
         elif not name.removeprefix(PREFIX).startswith(FOR_EVER):
-            assert left_ms > 0, f"{name} lives for ever"
+            assert left_ms >= 0, f"{name} lives for ever"
