@@ -58,9 +58,9 @@ async def test_what_runs_is_canceling_until_it_has_stopped(store: Store, w1: Han
     task = await w1.claim_one()
     async with redis_client.pubsub() as pubsub:
         await pubsub.subscribe(keys.inbox(0, "w1"))
-        await pubsub.get_message(timeout=1)
+        await pubsub.get_message(timeout=30)
         assert await store.cancel(task_id) is Status.CANCELING
-        message = await pubsub.get_message(timeout=1)
+        message = await pubsub.get_message(timeout=30)
 
     assert message is not None
     assert message["data"] == f"cancel {task_id}".encode()

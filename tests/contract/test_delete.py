@@ -74,9 +74,9 @@ async def test_its_watchers_are_woken(store: Store, redis_client: Redis) -> None
     await store.cancel(task_id)
     async with redis_client.pubsub() as pubsub:
         await pubsub.subscribe(keys.changes(0, task_id))
-        subscribed = await pubsub.get_message(timeout=5)
+        subscribed = await pubsub.get_message(timeout=30)
         assert subscribed is not None
         await store.delete(task_id)
-        message = await pubsub.get_message(timeout=5)
+        message = await pubsub.get_message(timeout=30)
         assert message is not None
         assert message["type"] == "message"

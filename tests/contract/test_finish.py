@@ -268,12 +268,12 @@ async def test_claims_and_ends_wake_those_who_watch_among_many(store: Store, w1:
     async with redis_client.pubsub() as pubsub:
         await pubsub.subscribe(*(keys.changes(0, task_id) for task_id in ids[1:3]))
         for _ in range(2):
-            await pubsub.get_message(timeout=1)
+            await pubsub.get_message(timeout=30)
         tasks = await w1.claim(sync=4)
-        claims = [await pubsub.get_message(timeout=1) for _ in range(2)]
+        claims = [await pubsub.get_message(timeout=30) for _ in range(2)]
         ends = [Finish(id=task.id, epoch=task.epoch, outcome="succeeded", progress=b"{}") for task in tasks]
         await store.finish(0, "w1", ends)
-        ended = [await pubsub.get_message(timeout=1) for _ in range(4)]
+        ended = [await pubsub.get_message(timeout=30) for _ in range(4)]
         assert await pubsub.get_message() is None
     told = [(message["channel"].decode(), message["data"]) for message in claims + ended if message]
     first, second = (keys.changes(0, task_id) for task_id in ids[1:3])

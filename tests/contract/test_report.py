@@ -41,9 +41,9 @@ async def test_each_report_wakes_whoever_watches(
     task = await w1.claim_one()
     async with redis_client.pubsub() as pubsub:
         await pubsub.subscribe(keys.changes(0, task_id))
-        await pubsub.get_message(timeout=1)
+        await pubsub.get_message(timeout=30)
         await w1.report(task, progress=b"{}", events=events)
-        message = await pubsub.get_message(timeout=1)
+        message = await pubsub.get_message(timeout=30)
     assert message is not None
     assert message["data"] == b"3"
 
