@@ -30,7 +30,7 @@ def rate_and_latency(service: Service, durability: Durability, sizes: Sizes) -> 
         peak, foreign = load("loadtest.client", sizes.load_s / 2)
         yield Run("curve-peak", service.name, str(durability), peak, foreign)
         for share in SHARES:
-            figures, foreign = load("loadtest.open_loop", sizes.load_s / 2, rate=share * peak["rps"])
+            figures, foreign = load("loadtest.open_loop", sizes.load_s / 2, rate=max(1.0, share * peak["rps"]))
             yield Run(f"curve-{share:.2f}", service.name, str(durability), figures, foreign)
 
 

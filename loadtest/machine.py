@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import random
 import signal
 import socket
 import subprocess
@@ -213,8 +214,11 @@ def clean_environ(**more: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """Below those that the kernel gives to connections: it stays free until used."""
+    while True:
+        port = random.randrange(10_000, 20_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def facts() -> dict[str, object]:

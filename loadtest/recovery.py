@@ -45,7 +45,7 @@ def _child_death(running: Running, connection: http.client.HTTPConnection, n: in
 
 def _machine_death(running: Running, n: int) -> float:
     """Supervisor, guard and children of a running task die at once: until it starts elsewhere, past the lease."""
-    running.submit(json.dumps({"type": "sleeps", "payload": {"n": n, "seconds": 1}}))
+    running.submit(json.dumps({"type": "sleeps", "payload": {"n": n, "seconds": 5}}))
     until(lambda: bool(_starts(running, n)), "the task did not start")
     [victim] = [group for group in running.workers if group.holds(_starts(running, n)[0].pid)]
     died_s = time.time()

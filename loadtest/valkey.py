@@ -78,7 +78,7 @@ def serving(durability: Durability) -> Iterator[Valkey]:
 
 
 def _wait(valkey: Valkey) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while True:
         try:
             valkey.client.ping()

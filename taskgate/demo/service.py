@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import secrets
 import signal
 import socket
@@ -118,6 +119,8 @@ class Service:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Below those that the kernel gives to connections: it is free still when the service takes it."""
+    while True:
+        port = random.randrange(10_000, 20_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
