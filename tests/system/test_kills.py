@@ -14,7 +14,7 @@ import pytest
 
 from taskgate.contract.errors import NotCancelable
 from tests.conftest import eventually
-from tests.processes import parent_of
+from tests.processes import parent_of, whole_lines
 from tests.system.death_jobs import HANGS
 from tests.system.death_rig import JOBS, accept, ended, error, events, read, sleepers, started, whole
 from tests.system.rig import FINAL, Rig, is_dead
@@ -22,6 +22,8 @@ from workers.stops import KILL_AFTER_S
 
 LONG = (pytest.mark.full, pytest.mark.timeout(400))
 STUBBORN = ["hangs in C", "ignores signals", "swallows", "loops in finally"]
+TIMEOUT_S = 3
+"""The way into its hang a task must have made by then."""
 TICK_NS = 20_000_000
 """/proc/uptime, by which shells stamp, counts hundredths."""
 
@@ -35,7 +37,7 @@ def jobs(rig: Rig) -> Rig:
 @pytest.fixture
 def naps() -> Iterator[list[str]]:
     """Seconds to sleep that nobody else sleeps; what sleeps so at the end is what a failed test leaves behind."""
-    naps = [f"{random.randint(10**6, 10**7)}" for _ in range(len(HOWS) * 3)]
+    naps = [f"{each}" for each in random.sample(range(10**6, 10**7), len(HOWS) * 3)]
     yield naps
     for nap in naps:
         for pid in sleepers(f"sleep {nap}"):
@@ -48,17 +50,18 @@ async def test_after_tasks_that_hang_in_every_way_capacity_is_as_before(jobs: Ri
     supervisor = await jobs.worker(TASKGATE_WORKER_PROCESSES=str(children))
     await whole(jobs, supervisor.pid, sync=children)
     ways = STUBBORN if count == 4 else list(HANGS)
-    ids = [await accept(jobs, "hangs", ways[n % len(ways)], timeout_s=1) for n in range(count)]
+    ids = [await accept(jobs, "hangs", ways[n % len(ways)], timeout_s=TIMEOUT_S) for n in range(count)]
 
     records = await ended(jobs, *ids, within_s=350)
 
     for n, record in enumerate(records):
         told = error(record)
         assert (record.status, record.attempt, told["kind"]) == ("failed", 1, "timeout"), ways[n % len(ways)]
-        assert told["message"].startswith("ran longer than its timeout of 1 s"), told
+        assert told["message"].startswith(f"ran longer than its timeout of {TIMEOUT_S} s"), told
         if ways[n % len(ways)] in STUBBORN:
             assert told["message"].endswith("and did not stop when asked")
             assert told["signal"] == "SIGKILL"
+            assert record.finished_ms - record.started_ms > 1000 * (TIMEOUT_S + KILL_AFTER_S - 1)
             await _check_events(jobs, record.id)
     await whole(jobs, supervisor.pid, sync=children)
     together = [await accept(jobs, "beats", {"ms": 60_000}) for _ in range(children)]
@@ -69,13 +72,13 @@ async def test_after_tasks_that_hang_in_every_way_capacity_is_as_before(jobs: Ri
 
 
 async def _check_events(jobs: Rig, task_id: str) -> None:
-    """Both signals, the time between them, and then the end."""
+    """Both signals, and then the end."""
     told = await events(jobs, task_id)
     assert [name for name, _ in told] == ["status", "stopping", "killed", "status"]
     assert told[1][1] == {"signal": "SIGUSR1", "reason": "timeout", "grace_s": KILL_AFTER_S}
     assert told[2][1] == {"signal": "SIGKILL", "reason": "timeout"}
     at_ms = [int(event.id.split("-")[0]) for event in await jobs.store.events(task_id)]
-    assert 1000 * (KILL_AFTER_S - 1) < at_ms[2] - at_ms[1] < 1000 * (KILL_AFTER_S + 20)
+    assert at_ms[2] - at_ms[1] < 1000 * (KILL_AFTER_S + 20)
 
 
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=LONG)])
@@ -85,10 +88,19 @@ async def test_cancels_at_random_moments_leak_no_slot_and_are_told_when_it_has_h
     seen: dict[str, tuple[str, int]] = {}
     dice = random.Random(count)
 
+    beats = Path(f"{jobs.stamps}.beats")
+    beats.touch()
+
+    async def stamped() -> str:
+        return beats.read_text()
+
     async def user(number: int) -> None:
         for n in range(number, count, 8):
             task_type = ("beats", "beats", "async.beats", "shell_beats")[n % 4]
-            task_id = await accept(jobs, task_type, {"ms": 300, "swallow": n % 100 == 1})
+            surely = n % 4 == 0
+            task_id = await accept(jobs, task_type, {"ms": 60_000 if surely else 300, "swallow": n % 100 == 1})
+            if surely:
+                await eventually(stamped, lambda said, task_id=task_id: task_id in said, within_s=60, every_s=0.05)  # type: ignore[misc]
             await asyncio.sleep(dice.choice([0.0, dice.uniform(0, 0.02), dice.uniform(0, 0.3)]))
             try:
                 await jobs.store.cancel(task_id)
@@ -107,7 +119,7 @@ async def test_cancels_at_random_moments_leak_no_slot_and_are_told_when_it_has_h
     assert len(seen) == count
     assert {status for status, _ in seen.values()} <= {"canceled", "succeeded"}
     last: dict[str, int] = defaultdict(int)
-    for line in Path(f"{jobs.stamps}.beats").read_text().splitlines():
+    for line in whole_lines(beats):
         task_id, at = line.split()
         last[task_id] = max(last[task_id], int(at))
     canceled = {task_id: at_ns for task_id, (status, at_ns) in seen.items() if status == "canceled"}
@@ -143,7 +155,7 @@ async def test_what_a_task_has_started_ends_with_it(jobs: Rig, naps: list[str], 
     for (how, then), record in zip(asleep.values(), records, strict=True):
         assert record.status == ("canceled" if then == "sleep" else "failed"), (how, then)
     for nap, case in asleep.items():
-        await eventually(lambda nap=nap: _sleeping(nap), lambda pids, case=case: pids == [], within_s=10)  # type: ignore[misc]
+        await eventually(lambda nap=nap: _sleeping(nap), lambda pids, case=case: pids == [], within_s=60)  # type: ignore[misc]
     await whole(jobs, supervisor.pid, sync=4)
 
 
@@ -161,9 +173,9 @@ async def test_a_stopped_supervisor_leaves_nothing_that_its_tasks_have_started(j
     await started(jobs, *ids)
     supervisor.send_signal(signal.SIGTERM)
 
-    assert await asyncio.to_thread(supervisor.wait, 30) == 0
+    assert await asyncio.to_thread(supervisor.wait, 60) == 0
     for nap in naps:
-        await eventually(lambda nap=nap: _sleeping(nap), lambda pids: pids == [], within_s=10)  # type: ignore[misc]
+        await eventually(lambda nap=nap: _sleeping(nap), lambda pids: pids == [], within_s=60)  # type: ignore[misc]
     for task_id in ids:
         record = await read(jobs, task_id)
         assert (record.status, record.attempt) == ("queued", 0)
@@ -184,7 +196,7 @@ async def test_what_is_no_childs_is_left_alone(jobs: Rig, naps: list[str]) -> No
     assert record.status == "failed"
     assert not is_dead(pid)
     os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: _gone(pid), bool, within_s=20)
+    await eventually(lambda: _gone(pid), bool, within_s=60)
 
 
 async def _parent(pid: int) -> int:
