@@ -78,6 +78,14 @@ def worker_info(worker_id: str, lease_ms: int = LEASE_MS) -> WorkerInfo:
     )
 
 
+def patient(client: Redis) -> Redis:
+    """As it is, but for its timeouts, which a busy machine could miss; before its first connection is made."""
+    pool: Any = client.connection_pool
+    pool.timeout = 60
+    pool.connection_kwargs.update(socket_timeout=60, socket_connect_timeout=60)
+    return client
+
+
 class Hand:
     """A supervisor's calls, without a supervisor."""
 

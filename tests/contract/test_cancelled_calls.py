@@ -16,7 +16,8 @@ from taskgate.contract.connection import Role, connect, connections
 from taskgate.contract.models import Finish
 from taskgate.contract.store import Store
 from taskgate.settings import load
-from tests.contract.conftest import LIMITS, Hand, submission, submit
+from tests.conftest import eventually
+from tests.contract.conftest import LIMITS, Hand, patient, submission, submit
 
 CALLERS = 24
 """More than a pool has connections, so that calls are cancelled while they wait for one too."""
@@ -101,7 +102,14 @@ async def test_no_answer_reaches_another_caller_and_no_connection_is_lost(
     assert len(pool._available_connections) <= 8 == connections(load({}), "supervisor")
     ours = [each for each in await redis_client.client_list() if each["name"] == "taskgate-supervisor"]
     assert len(ours) <= len(pool._available_connections)
-    assert await asyncio.gather(*(Caller(client, task.id, [0])._read() for task in tasks)) == [True] * CALLERS
+
+    async def read() -> list[object]:
+        calls = [Caller(client, task.id, [0])._read() for task in tasks]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert False not in found
+        return list(found)
+
+    await eventually(read, lambda found: found == [True] * CALLERS)
 
 
 async def test_a_submission_whose_caller_left_is_whole_or_not_there(store: Store, client: Redis) -> None:
@@ -120,16 +128,16 @@ async def test_a_submission_whose_caller_left_is_whole_or_not_there(store: Store
 @pytest.mark.parametrize("role", ["supervisor", "supervisor-claim"])
 async def test_a_cancel_that_comes_as_the_command_has_just_been_sent_is_not_lost(redis_url: str, role: Role) -> None:
     """The loop that waits for work would go on for ever, and a supervisor asked to stop with it."""
-    client = connect(load({}, redis_url=redis_url), role)
+    client = patient(connect(load({}, redis_url=redis_url), role))
     try:
         for turns in [*range(20)] * 5:
-            waiting = asyncio.ensure_future(client.blpop(["nothing comes here"], timeout=1.5))
+            waiting = asyncio.ensure_future(client.blpop(["nothing comes here"], timeout=60))
             for _ in range(turns):
                 await asyncio.sleep(0)
             waiting.cancel()
-            await asyncio.wait([waiting], timeout=0.7)
+            await asyncio.wait([waiting], timeout=20)
             assert waiting.done(), f"cancelled after {turns} turns of the loop"
-            assert waiting.cancelled() or waiting.exception() is not None, "a busy machine may miss a timeout"
+            assert waiting.cancelled()
     finally:
         await client.aclose()
 

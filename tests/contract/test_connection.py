@@ -10,6 +10,7 @@ from taskgate.contract.connection import connect
 from taskgate.contract.store import Store
 from taskgate.settings import load
 from tests.conftest import eventually
+from tests.contract.conftest import patient
 from tests.system.proxy import Proxy, proxy
 
 
@@ -21,7 +22,7 @@ def test_a_connection_that_was_reset_before_it_is_used_is_away_and_replaced(
     async def run() -> None:
         async with proxy(Path(redis_url.removeprefix("unix://"))) as link:
             monkeypatch.setenv("TASKGATE_REDIS_URL", link.url)
-            client = connect(load(), "supervisor")
+            client = patient(connect(load(), "supervisor"))
             try:
                 await _reset_in_use(client.connection_pool, link)
                 assert await Store(client).now_ms() > 0
