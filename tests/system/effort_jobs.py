@@ -129,7 +129,10 @@ def checked(n: int) -> dict[str, Any]:
 
 
 @handler("many_threads", max_attempts=1)
-def many_threads(payload: dict[str, int], attempt: Attempt) -> None:
+def many_threads(payload: dict[str, Any], attempt: Attempt) -> None:
+    """For `ms`, once the file `after` is there."""
+    while not Path(payload["after"]).exists():
+        time.sleep(0.01)
     ends_at = time.monotonic() + payload["ms"] / 1000
 
     def report(n: int) -> None:
@@ -186,7 +189,7 @@ def dies(payload: dict[str, int], attempt: Attempt) -> None:
     os.kill(os.getpid(), 9)
 
 
-@handler("deaf_when_stopped", max_attempts=1, timeout_s=0.5)
+@handler("deaf_when_stopped", max_attempts=1, timeout_s=3)
 def stubborn(payload: Any, attempt: Attempt) -> None:
     while True:
         try:
