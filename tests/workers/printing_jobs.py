@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -134,6 +135,16 @@ def floods(payload: int, attempt: Attempt) -> None:
     rest = " " + "x" * 1013
     for n in range(payload << 10):
         print(f"{n:09}{rest}")
+
+
+@handler("floods_until")
+def floods_until(payload: dict[str, Any]) -> int:
+    """So many MiB or more, in numbered lines of 1 KiB, until the file is there; how many lines."""
+    rest, n = " " + "x" * 1013, 0
+    while n < payload["mib"] << 10 or n % 1024 or not Path(payload["file"]).exists():
+        print(f"{n:09}{rest}")
+        n += 1
+    return n
 
 
 @handler("floods_both")
