@@ -132,19 +132,21 @@ async def test_all_that_they_read_is_there_under_load_and_moves(rig: Rig) -> Non
     await rig.worker(TASKGATE_WORKER_HEALTH_PORT="0")
     await rig.gateway()
     supervisor = await port_of(rig.folder)
-    await rig.submit("stubborn", {}, timeout_s=0.1)  # killed 5 s after its soft signal
+    await rig.submit("stubborn", {}, timeout_s=3)  # killed 5 s after its soft signal; by then it must be deaf
     for task_type in ("fails", "raises", "exits"):
         await rig.submit(task_type, {})
-    unique = [await rig.submit("cpu", {"ms": 20}, unique_key="one") for _ in range(2)]
+    unique = [await rig.submit("cpu", {"ms": 20}, unique_key="one", delay_s=30) for _ in range(2)]
     assert len(set(unique)) == 1
+    assert (await rig.http.post(f"/tasks/{unique[0]}/cancel")).status_code == 200
+    task_id = await rig.submit("cpu", {"ms": 20})
     refused = await rig.http.post("/tasks", json={"type": "nobody's", "payload": {}})
     assert refused.status_code == 422
-    async with rig.http.stream("GET", f"/tasks/{unique[0]}/events") as stream:
+    async with rig.http.stream("GET", f"/tasks/{task_id}/events", timeout=60) as stream:
         await stream.aread()
 
     async def missing() -> set[tuple[str, frozenset[tuple[str, str]]]]:
         for _ in range(2):
-            await rig.http.get(f"/tasks/{unique[0]}")
+            await rig.http.get(f"/tasks/{task_id}")
         samples = await scraped(rig.url, supervisor)
         moved = [s for s in samples if s.value > 0 or not s.name.endswith(COUNTED) or s.name in quiet]
         return {each for each in wanted if not any(each[0] == s.name and each[1] <= s.labels.items() for s in moved)}
