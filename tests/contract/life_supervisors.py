@@ -106,6 +106,7 @@ class Supervisors(Common):
         ready, before = self._reference.ready(), self._open(hindered())
         taken = self._claim(worker, fresh_takes, free)
         claimed = tokens(worker, taken)
+        self._expire_at_the_claim()  # before what was claimed: it may have the place of one that expired
         for token in claimed:
             task = self._reference.tasks[token.task_id]
             assert not self._is_full(task.tenant), "more of a tenant than may run"
@@ -116,7 +117,6 @@ class Supervisors(Common):
             if slot != "alone":  # those begin where async ones do
                 self._turns.given(0, task.lane.queue, slot)
         self._tokens += claimed
-        self._expire_at_the_claim()
         assert min(free.values()) >= 0, "more than there are slots"
         for place, ids in ready.items():
             gone = [task_id for task_id in ids if task_id not in self._reference.ready().get(place, [])]

@@ -432,9 +432,11 @@ class Reference:
         return True
 
     def promote(self) -> None:
+        """In the order in which it was due: whoever of a concurrency key comes first may have the place."""
         now = self._clock()
-        for task in self.tasks.values():
-            if task.status in WAITING and self.has_expired(task):
+        waiting = [task for task in self.tasks.values() if task.status in WAITING]
+        for task in sorted(waiting, key=lambda task: (self._due_ms(task) or 0, task.id)):
+            if self.has_expired(task):
                 self._end(task, Status.EXPIRED)
             elif task.status in (Status.SCHEDULED, Status.RETRYING) and task.due_ms <= now:
                 self._enqueue(task)
@@ -449,14 +451,13 @@ class Reference:
 
     def next_due_ms(self) -> int:
         """0: nothing is due ever."""
-        times = [
-            at
-            for task in self.tasks.values()
-            if task.status in WAITING
-            for at in (task.unmet_deadline_ms, None if task.status is Status.QUEUED else task.due_ms)
-            if at is not None
-        ]
-        return min(times, default=0)
+        times = [self._due_ms(task) for task in self.tasks.values() if task.status in WAITING]
+        return min((at for at in times if at is not None), default=0)
+
+    def _due_ms(self, task: Task) -> int | None:
+        """When next something must happen to one that waits; None: nothing by time."""
+        times = (task.unmet_deadline_ms, None if task.status is Status.QUEUED else task.due_ms)
+        return min((at for at in times if at is not None), default=None)
 
     def fail_unserved(self, worker: str, lane: Lane) -> int | None:
         if worker not in self.beats or (lane.queue, lane.type) in self._kinds:
