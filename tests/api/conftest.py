@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 
 from app.api import build
 from app.door import Door
@@ -29,6 +29,8 @@ ECHO_SCHEMA = {
     "additionalProperties": False,
 }
 ANY_SCHEMA: dict[str, Any] = {}
+PATIENCE_S = 30
+"""A busy machine lets a process wait for seconds: a Redis that is silent for 2 s is for tests that have it stopped."""
 
 
 class Worker:
@@ -96,13 +98,23 @@ async def gateway_of(redis_url: str) -> AsyncIterator[Callable[..., Door]]:
 
     def make(**options: Any) -> Door:
         settings = environment.load({}, **{"redis_url": redis_url, **options})
-        gateway = Gateway(settings, connect(settings, "gateway"))
+        client = connect(settings, "gateway")
+        if "redis_url" not in options:
+            be_patient(client)
+        gateway = Gateway(settings, client)
         doors.append(Door(gateway, build(gateway)))
         return doors[-1]
 
     yield make
     for door in doors:
         await door.gateway.close()
+
+
+def be_patient(client: Redis) -> None:
+    pool = client.connection_pool
+    assert isinstance(pool, BlockingConnectionPool)
+    pool.timeout = PATIENCE_S
+    pool.connection_kwargs |= {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S}
 
 
 def client_of(door: Door) -> httpx.AsyncClient:
@@ -137,6 +149,12 @@ async def submit(http: httpx.AsyncClient, **members: Any) -> dict[str, Any]:
     assert answer.status_code == 202, answer.text
     found: dict[str, Any] = answer.json()
     return found
+
+
+async def next_ms(store: Store) -> None:
+    """Wait until whatever has happened so far lies in an earlier millisecond of Redis' clock."""
+    before = await store.now_ms()
+    await eventually(store.now_ms, lambda now_ms: now_ms > before, every_s=0.001)
 
 
 async def subscriptions(redis: Redis) -> int:
@@ -208,8 +226,12 @@ async def serve(redis_url: str, tmp_path: Path) -> AsyncIterator[Callable[..., A
 
 
 @pytest.fixture(scope="module")
-def shared_gateway(_servers: Callable[[str], Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One gateway process for the tests of a module that do not stop it."""
-    served = Served(tmp_path_factory.mktemp("gateway") / "port", redis_url=_servers("valkey").url)
+def shared_gateway(
+    _servers: Callable[[str], Server], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Served]:
+    """One gateway process for the tests of a module that do not stop it; a module may say what it executes BEFORE."""
+    folder = tmp_path_factory.mktemp("gateway")
+    before = getattr(request.module, "BEFORE", "")
+    served = Served(folder / "port", before=before, redis_url=_servers("valkey").url)
     yield served
     served.kill()
