@@ -81,15 +81,18 @@ async def test_refusals_are_told_by_the_limit_that_ran_out_or_by_problem(
     assert value(found, "taskgate_requests_refused_total", problem="not-found") == 1
 
 
-async def test_requests_are_told_by_the_template_of_their_route(http: httpx.AsyncClient) -> None:
-    task = await submit(http)
-    for _ in range(2):
-        await http.get(f"/tasks/{task['id']}")
-    await http.get(f"/tasks/{task['id']}/result")
-    await http.get("/nowhere/at/all")
-    await http.request("BREW", "/tasks")
+async def test_requests_are_told_by_the_template_of_their_route(
+    gateway_of: Callable[..., Door], worker: Worker
+) -> None:
+    async with client_of(gateway_of(status_cache_ms=60_000)) as http:
+        task = await submit(http)
+        for _ in range(2):
+            await http.get(f"/tasks/{task['id']}")
+        await http.get(f"/tasks/{task['id']}/result")
+        await http.get("/nowhere/at/all")
+        await http.request("BREW", "/tasks")
 
-    found = await scraped(http)
+        found = await scraped(http)
 
     def count(method: str, route: str, status: str) -> float:
         return value(found, "http_server_request_duration_seconds_count", method=method, route=route, status=status)
@@ -175,7 +178,8 @@ async def test_the_key_is_asked_for(gateway_of: Callable[..., Door], worker: Wor
         assert (await http.get("/metrics", headers={"Authorization": "Bearer secret"})).status_code == 200
 
 
-async def test_readyz_tells_a_line_for_each_check(http: httpx.AsyncClient) -> None:
+async def test_readyz_tells_a_line_for_each_check(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.readiness.WITHIN_S", 30)
     answer = await http.get("/readyz?verbose")
 
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"

@@ -1,7 +1,9 @@
 """`GET /tasks/{id}`: fresh enough, cheap to repeat, and nobody else's."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,8 +19,10 @@ FRESH = {"Cache-Control": "no-cache"}
 
 
 async def test_a_live_task_may_be_half_a_second_old_and_no_cache_asks_for_now(
-    http: httpx.AsyncClient, worker: Worker
+    http: httpx.AsyncClient, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr("app.snapshots.time", SimpleNamespace(monotonic=lambda: now, time=time.time))
     task = await submit(http)
 
     async def status(**headers: str) -> str:
@@ -26,11 +30,15 @@ async def test_a_live_task_may_be_half_a_second_old_and_no_cache_asks_for_now(
 
     assert await status() == "queued"
     [claimed] = await worker.claim()
+    now += 0.499
     assert await status() == "queued"
     assert await status(**FRESH) == "running"
     assert await status() == "running"
     await worker.finish(claimed)
-    await eventually(status, lambda found: found == "succeeded", within_s=2)
+    now += 0.499
+    assert await status() == "running"
+    now += 0.002
+    assert await status() == "succeeded"
 
 
 async def test_many_readers_are_one_read(gateway_of: Callable[..., Door], worker: Worker, redis_client: Any) -> None:
@@ -78,7 +86,7 @@ async def test_a_task_that_runs_shows_what_it_does(http: httpx.AsyncClient, work
         "message": "x",
     }
     assert shown["effort"] == {"cpu_ms": 12}
-    assert 0 <= shown["heartbeat_age_ms"] < 5_000
+    assert 0 <= shown["heartbeat_age_ms"] < 30_000
     assert shown["started_at"] is not None
 
 
