@@ -17,6 +17,7 @@ from taskgate.contract import keys
 from taskgate.contract.models import Claimed
 from taskgate.contract.stacks import Frame, StackAnswer, Thread
 from tests.api.conftest import Worker, client_of, submit
+from tests.conftest import eventually
 
 THREADS = [
     Thread("MainThread", True, [Frame("/a/job.py", 3, "inner"), Frame("/a/job.py", 9, "job")]),
@@ -38,7 +39,7 @@ class Supervisor:
     async def listening(self) -> AsyncIterator[None]:
         async with self._redis.pubsub() as inbox:
             await inbox.subscribe(self._inbox)
-            assert await inbox.get_message(timeout=5) is not None
+            assert await inbox.get_message(timeout=30) is not None
             serving = asyncio.ensure_future(self._serve(inbox))
             yield
             serving.cancel()
@@ -63,6 +64,11 @@ def answer(task: Claimed, **more: Any) -> StackAnswer:
     return StackAnswer(task_id=task.id, attempt=1, worker="w", taken_at_ms=1_700_000_000_000, **more)
 
 
+@pytest.fixture(autouse=True)
+def _as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 60)
+
+
 @pytest.fixture
 async def supervisor(redis_client: Redis, worker: Worker) -> AsyncIterator[Supervisor]:
     supervisor = Supervisor(redis_client, worker)
@@ -71,10 +77,14 @@ async def supervisor(redis_client: Redis, worker: Worker) -> AsyncIterator[Super
 
 
 @pytest.fixture
-async def live(gateway_of: Callable[..., Door], worker: Worker) -> AsyncIterator[httpx.AsyncClient]:
+async def live(
+    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis
+) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a gateway that listens; the worker has published its types."""
     door = gateway_of(tenant_header="X-Tenant")
     listening = asyncio.ensure_future(door.gateway.hub.run())
+    mailbox = door.gateway.hub.mailbox
+    await eventually(lambda: redis_client.pubsub_numsub(mailbox), lambda found: found[0][1] == 1)
     async with client_of(door) as client:
         yield client
     listening.cancel()
@@ -166,10 +176,7 @@ async def test_one_that_has_ended_for_its_supervisor_first_is_asked_for_again_un
     supervisor: Supervisor,
     worker: Worker,
     task: Claimed,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "ANSWER_S", 60)
-
     async def finish_at_the_third() -> None:
         if len(supervisor.asked) == 3:
             await worker.finish(task)
@@ -201,7 +208,7 @@ async def test_a_supervisor_that_does_not_answer_is_waited_for_no_longer_than_th
 
 
 async def test_where_no_supervisor_listens_that_is_said_at_once(live: httpx.AsyncClient, task: Claimed) -> None:
-    async with asyncio.timeout(module.ANSWER_S):
+    async with asyncio.timeout(module.ANSWER_S / 2):
         got = await live.get(f"/tasks/{task.id}/stack")
 
     assert (got.status_code, got.json()["type"]) == (503, "/problems/no-answer")
