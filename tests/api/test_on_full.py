@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from app import waiters
 from app.door import Door
 from taskgate.contract import keys
-from tests.api.conftest import Worker, client_of, submit
+from tests.api.conftest import Worker, client_of, next_ms, submit
 from tests.conftest import eventually
 
 Gateways = Callable[..., Door]
@@ -118,11 +118,13 @@ async def test_room_is_for_those_who_wait_also_when_there_are_as_many_as_may(
     monkeypatch.setattr(waiters, "MOST", 1)
     monkeypatch.setattr(waiters, "LOOK_MIN_S", 30)
     monkeypatch.setattr(waiters, "LOOK_MAX_S", 30)
-    http = client_with('limit_tasks = 1\non_full = "wait"\nwait_ms = 600')
+    http = client_with('limit_tasks = 1\non_full = "wait"\nwait_ms = 30000')
     [waits] = await running(http, worker, "first in the row")
     await worker.claim()
     refused = await post(http, "later")
     assert refused.status_code == 429
+    [row] = http._transport.app.gateway.submit._waiters._rows.values()
+    row._news.set()  # as if it were time to look
     assert (await waits).status_code == 202
 
 
@@ -268,6 +270,8 @@ async def test_a_spilled_task_keeps_its_start_time_and_its_start_deadline(
     over = (await post(http, "over", deadline_s=0.001)).json()
     assert (later["status"], over["status"]) == ("failed", "failed")
     assert later["deadline_at"]
+    await next_ms(worker.store)
+    await next_ms(worker.store)
     await worker.claim()
     refused = await http.post(f"/tasks/{over['id']}/redrive")
     assert (refused.status_code, refused.json()["type"]) == (409, "/problems/deadline-passed")
