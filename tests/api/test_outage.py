@@ -13,7 +13,7 @@ from app.door import Door
 from app.errors import problem_of
 from taskgate.contract.errors import OutcomeUnknown
 from taskgate.contract.store import Store
-from tests.api.conftest import Worker, client_of, submit
+from tests.api.conftest import Worker, be_patient, client_of, submit
 from tests.conftest import Server, eventually
 
 BODY = {"type": "any", "payload": 1}
@@ -33,7 +33,9 @@ async def published(admin: Any) -> None:
     await worker.beat()
 
 
-async def test_a_restart_heals_by_itself(gateway_of: Callable[..., Door], own_server: Server) -> None:
+async def test_a_restart_heals_by_itself(
+    gateway_of: Callable[..., Door], own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """F20: 503 with Retry-After meanwhile, readiness red, liveness green; what was accepted is there afterwards."""
     async with client_of(gateway_of(redis_url=own_server.url, status_cache_ms=0)) as http:
         task = await submit(http)
@@ -55,12 +57,14 @@ async def test_a_restart_heals_by_itself(gateway_of: Callable[..., Door], own_se
         own_server.start("--appendonly", "yes", "--appendfsync", "always")
         assert (await http.get(f"/tasks/{task['id']}")).json()["status"] == "queued"
         assert (await http.post("/tasks", json=BODY)).status_code == 202
+        monkeypatch.setattr("app.readiness.WITHIN_S", 30)
         assert (await http.get("/readyz")).json()["checks"]["redis"]["ok"]
 
 
 async def test_a_submission_without_an_answer_says_so_and_names_the_task(
-    gateway_of: Callable[..., Door], own_server: Server
+    gateway_of: Callable[..., Door], own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("app.types.FRESH_S", 600)  # or the look for types takes the connection that there is
     async with client_of(gateway_of(redis_url=own_server.url)) as http:
         await submit(http)
         assert own_server.process is not None
@@ -94,10 +98,13 @@ async def test_nobody_waits_for_a_slow_server_longer_than_promised(
 ) -> None:
     """F20: within 5 s, also behind another call; what was sent is carried out all the same."""
     monkeypatch.setattr("app.submit.ANSWER_WITHIN_S", 0.2)
-    async with client_of(gateway_of(redis_url=own_server.url)) as http:
+    door = gateway_of(redis_url=own_server.url)
+    be_patient(door.gateway._client)  # a call that is given up while Redis pauses is never carried out
+    async with client_of(door) as http:
         await submit(http)
-        await admin.client_pause(1000)
+        await admin.client_pause(60_000, all=False)
         answers = [await http.post("/tasks", json=BODY) for _ in range(2)]
+        await admin.client_unpause()
         assert [(each.status_code, each.json()["outcome"]) for each in answers] == [(503, "unknown")] * 2
 
         async def read() -> set[int]:
