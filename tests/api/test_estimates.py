@@ -18,7 +18,7 @@ from taskgate.contract.errors import StoreUnavailable
 from taskgate.contract.models import WAITS_FOR_A_LIMIT, WAITS_FOR_A_WORKER, Pace, TaskRecord, TaskSpec, WorkerInfo
 from taskgate.contract.states import Status
 from taskgate.contract.store import Store
-from tests.api.conftest import Worker, client_of, submit
+from tests.api.conftest import Worker, client_of, next_ms, submit
 
 FRESH = {"Cache-Control": "no-cache"}
 STILL = Pace(now_ms=10_000, since_ms=None, left=0, per_s=None, waiting=1, lanes=1, tenants=1)
@@ -247,6 +247,7 @@ async def test_views_carry_them_and_the_etag_does_not(
         assert queued.json()["estimate"] == {"starts_in_ms": 60_000, "remaining_ms": None, "basis": "past_runs"}
         assert queued.headers["etag"] == 'W/"1"'
         [claimed] = await worker.claim()
+        await next_ms(worker.store)  # within its first millisecond nothing has a pace
         running = (await read()).json()["estimate"]
         assert running["basis"] == "past_runs"
         assert 30_000 < running["remaining_ms"] <= 60_000
@@ -260,9 +261,11 @@ async def test_views_carry_them_and_the_etag_does_not(
 
 
 async def test_tasks_cost_no_read_of_their_own(
-    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis
+    gateway_of: Callable[..., Door], worker: Worker, redis_client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is known of a queue is read once for all its tasks."""
+    monkeypatch.setattr(estimates, "RENEW_S", 600.0)
+    monkeypatch.setattr(estimates, "OLD_S", 600.0)
     async with client_of(gateway_of()) as http:
         tasks = [(await submit(http))["id"] for _ in range(20)]
         await http.get(f"/tasks/{tasks[0]}")
