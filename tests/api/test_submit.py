@@ -51,7 +51,7 @@ async def test_accepted_says_what_a_read_says(http: httpx.AsyncClient, more: dic
     accepted = await submit(http, **more)
     read = (await http.get(f"/tasks/{accepted['id']}")).json()
     created = [datetime.fromisoformat(task.pop("created_at")) for task in (accepted, read)]
-    assert abs(created[0] - created[1]) < timedelta(seconds=5)
+    assert abs(created[0] - created[1]) < timedelta(seconds=30)
     assert accepted.pop("queue_position") is None
     assert read.pop("queue_position") == 0
     # The 202 has not looked who could run it; a read has.
