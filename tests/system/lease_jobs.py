@@ -5,6 +5,7 @@ import os
 import select
 import time
 from pathlib import Path
+from typing import Any
 
 from taskgate import Attempt, Retry, handler
 
@@ -29,12 +30,13 @@ class Ticks:
 
 
 @handler("ticks", max_attempts=100, retry_base_s=0.05)
-def ticks(payload: dict[str, int], attempt: Attempt) -> int:
-    """Ticks for `ms`, after the first attempt for `then_ms`."""
+def ticks(payload: dict[str, Any], attempt: Attempt) -> int:
+    """Ticks for `ms`, after the first attempt for `then_ms` and until a file `then_until` is there."""
     until = time.monotonic() + _seconds(payload, attempt)
+    file = Path(payload.get("then_until", "/")) if attempt.number > 1 else Path("/")
     told = Ticks(attempt)
     told.tick()
-    while time.monotonic() < until:
+    while time.monotonic() < until or not file.exists():
         select.select([], [], [], EVERY_S)  # libfaketime breaks time.sleep
         told.tick()
     told.close()
@@ -81,5 +83,5 @@ def again(payload: dict[str, float], attempt: Attempt) -> int:
     return attempt.number
 
 
-def _seconds(payload: dict[str, int], attempt: Attempt) -> float:
-    return (payload["ms"] if attempt.number == 1 else payload.get("then_ms", payload["ms"])) / 1000
+def _seconds(payload: dict[str, Any], attempt: Attempt) -> float:
+    return float(payload["ms"] if attempt.number == 1 else payload.get("then_ms", payload["ms"])) / 1000

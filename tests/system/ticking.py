@@ -1,13 +1,14 @@
 """A rig whose handlers tick, and what their ticks show."""
 
+import contextlib
 import os
 import signal
 import time
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.conftest import eventually
-from tests.processes import whole_lines
+from tests.processes import parent_of, whole_lines
 from tests.system.rig import FINAL, Rig, children_of, command_of
 
 
@@ -49,6 +50,23 @@ class Ticking:
             return [ran for ran in self.attempts(task_id) if ran.attempt == attempt]
 
         return (await eventually(runs, len, within_s=within_s, every_s=0.005))[0]
+
+    async def held(self, task_type: str, payload: dict[str, Any], **fields: Any) -> tuple[str, Ran, int]:
+        """A task whose first attempt runs, that attempt, and the supervisor that has it.
+
+        A supervisor that was held up for a lease may have lost the first before it ran: then it is another task.
+        """
+
+        async def runs() -> list[Ran]:
+            return self.attempts(task_id)
+
+        while True:
+            task_id = await self.rig.submit(task_type, payload, **fields)
+            first = (await eventually(runs, len, within_s=60, every_s=0.005))[0]
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if first.attempt == 1:
+                    return task_id, first, parent_of(first.pid)
+            await self.ended(task_id)
 
     async def status(self, task_id: str) -> str:
         [record] = await self.rig.store.read([task_id])
