@@ -300,5 +300,7 @@ async def retries(payload: Any, attempt: Attempt) -> None:
 
 @handler("waits_long", max_attempts=3, retry_base_s=3600, retry_max_s=3600)
 def waits_long(payload: dict[str, int], attempt: Attempt) -> None:
+    """In its first attempt."""
     stamp("start", attempt)
-    time.sleep(payload["ms"] / 1000)
+    if attempt.number == 1:
+        time.sleep(payload["ms"] / 1000)

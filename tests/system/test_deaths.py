@@ -92,6 +92,7 @@ def _has_error(record: TaskRecord) -> bool:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(300)
 async def test_of_100_async_tasks_one_segfaults_one_blocks_and_the_others_run_once_more(jobs: Rig) -> None:
     supervisor = await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
     neighbours = [await accept(jobs, "async.neighbour", {"until": str(jobs.folder / "go")}) for _ in range(98)]
@@ -106,7 +107,7 @@ async def test_of_100_async_tasks_one_segfaults_one_blocks_and_the_others_run_on
     assert (dead.status, dead.attempt, error(dead)["kind"]) == ("failed", 1, "timeout")
 
     (jobs.folder / "go").touch()
-    records = await ended(jobs, *neighbours)
+    records = await ended(jobs, *neighbours, within_s=150)
     assert {(record.status, record.attempt) for record in records} == {("succeeded", 1)}
     runs = [sum(run.task_id == task_id for run in jobs.runs()) for task_id in neighbours]
     assert max(runs) <= 4, "one run, and one more for each of three deaths"
@@ -124,7 +125,7 @@ async def test_who_blocks_the_loop_pays_for_those_who_could_not_be_asked_to_stop
     """The blocker has an hour; its neighbour's time is over, or somebody cancels it."""
     await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
     payload = {"until": str(jobs.folder / "go")}
-    waits = await accept(jobs, "async.neighbour", payload, timeout_s=4 if reason == "timeout" else 3600)
+    waits = await accept(jobs, "async.neighbour", payload, timeout_s=10 if reason == "timeout" else 3600)
     await started(jobs, waits)
     blocker = await accept(jobs, "async.blocks", {})
     await started(jobs, blocker)
@@ -180,11 +181,11 @@ async def test_where_nobody_is_noted_each_runs_its_next_attempt_alone_and_poison
     await jobs.worker(TASKGATE_WORKER_PROCESSES="1")
     go = str(jobs.folder / "go")
     neighbours = [await accept(jobs, "async.neighbour", {"until": go}) for _ in range(count - 1)]
-    await started(jobs, *neighbours)
+    [shared] = set(await started(jobs, *neighbours))
     task_type, payload = ("async.dies_unseen", {}) if way == "unseen" else ("async.death", "garbage")
     poison = await accept(jobs, task_type, payload, max_attempts=2)
-    [child] = await started(jobs, poison)
-    await until_dead(child, within_s=30)
+    await started(jobs, poison)
+    await until_dead(shared, within_s=60)
     (jobs.folder / "go").touch()
 
     [dead, *records] = await ended(jobs, poison, *neighbours, within_s=100)
@@ -193,17 +194,15 @@ async def test_where_nobody_is_noted_each_runs_its_next_attempt_alone_and_poison
     assert error(dead)["signal"] == ("SIGSEGV" if way == "unseen" else "SIGKILL")
     assert {(record.status, record.attempt) for record in records} == {("succeeded", 1)}
     assert ("status", {"status": "queued", "attempt": 0, "reason": "suspect"}) in await events(jobs, neighbours[0])
-    runs = jobs.runs()
-    first = {run.pid for run in runs if run.task_id == poison and run.attempt == 1}
-    again = {run.task_id: run.pid for run in runs if run.task_id in neighbours and run.pid not in first}
-    assert again.keys() == set(neighbours)
+    again = {run.task_id for run in jobs.runs() if run.task_id in neighbours and run.pid != shared}
+    assert again == set(neighbours)
 
 
 @pytest.mark.full
 async def test_who_is_paused_too_long_is_killed_for_the_lease_and_runs_again_at_once(jobs: Rig) -> None:
     """Redis stands still for longer than lease and pause; the guard kills, and the backoff of an hour is not taken."""
     supervisor = await jobs.worker(TASKGATE_LEASE_S="1", TASKGATE_PAUSE_S="1")
-    task_id = await accept(jobs, "waits_long", {"ms": 4000}, max_attempts=3)
+    task_id = await accept(jobs, "waits_long", {"ms": 60_000}, max_attempts=3)
     [pid] = await started(jobs, task_id)
     assert jobs.server.process is not None
     jobs.server.process.send_signal(signal.SIGSTOP)
