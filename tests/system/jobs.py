@@ -94,6 +94,15 @@ def sleeper(payload: dict[str, int], attempt: Attempt) -> int:
     return attempt.number
 
 
+@handler("until", max_attempts=30, retry_base_s=0.05)
+def until(payload: dict[str, str], attempt: Attempt) -> None:
+    """Runs until that file is there."""
+    stamp("start", attempt)
+    while not Path(payload["file"]).exists():
+        time.sleep(0.01)
+    stamp("end", attempt)
+
+
 @handler("parent")
 def parent(payload: dict[str, int], attempt: Attempt) -> list[str]:
     """Submits one task as plainly as can be, and one with every option."""

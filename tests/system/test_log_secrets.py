@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import eventually
+from tests.processes import whole_lines
 from tests.system.rig import Rig
 
 KEY, PASSWORD, MARK = "hidden-api-key", "hidden-redis-password", "hidden"
 """Every secret of this test begins alike, so that one search finds them all."""
 
+LOGS = ("gateway.log", "worker.log")
 WHO = {"Authorization": f"Bearer {KEY}", "X-Request-ID": "mine-1"}
 
 
@@ -33,7 +35,8 @@ async def test_lines_about_a_task_have_its_tenant_its_request_and_its_attempt(ri
     await rig.ended(task_id)
 
     async def lines() -> list[dict[str, Any]]:
-        return [line for line in map(json.loads, logs(rig).splitlines()) if line.get("task_id") == task_id]
+        said = [line for name in LOGS for line in whole_lines(rig.folder / name)]
+        return [line for line in map(json.loads, said) if line.get("task_id") == task_id]
 
     about = await eventually(
         lines, lambda found: {"request", "attempt finished"} <= {one["message"] for one in found}, within_s=30
@@ -62,7 +65,7 @@ async def start(rig: Rig, **settings: str) -> None:
 
 
 def logs(rig: Rig) -> str:
-    return "".join((rig.folder / f"{name}.log").read_text() for name in ("gateway", "worker"))
+    return "".join((rig.folder / name).read_text() for name in LOGS)
 
 
 async def submit(rig: Rig, task_type: str) -> str:

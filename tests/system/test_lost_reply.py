@@ -30,6 +30,6 @@ async def test_a_task_claimed_by_a_lost_reply_is_handed_back_and_runs(rig: Rig, 
     os.kill(supervisor.pid, signal.SIGCONT)
     assert claimed.id == task_id
 
-    ended = await rig.ended(task_id, within_s=15)
+    ended = await rig.ended(task_id, within_s=60)
     assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
     assert len(rig.runs()) == 1

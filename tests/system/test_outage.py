@@ -27,7 +27,8 @@ async def test_tasks_pause_while_redis_is_away_and_go_on_in_the_same_attempt(
     rig.settings["TASKGATE_LEASE_S"] = "1"
     await rig.worker()
     await rig.gateway()
-    running = [await rig.submit("sleeper", {"ms": 6000}, timeout_s=away_s or 30) for _ in range(2)]
+    back = rig.folder / "back"
+    running = [await rig.submit("until", {"file": str(back)}, timeout_s=away_s or 30) for _ in range(2)]
     waiting = [await rig.submit("cpu", {"ms": 10}) for _ in range(5)]
     pids = await eventually(partial(_pids_of, rig, running), lambda pids: len(pids) == 2)
 
@@ -41,13 +42,14 @@ async def test_tasks_pause_while_redis_is_away_and_go_on_in_the_same_attempt(
     refused = await rig.http.post("/tasks", json={"type": "cpu", "payload": {"ms": 1}})
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) >= 1
-    await eventually(partial(_stand_still, pids), bool, within_s=20)
+    await eventually(partial(_stand_still, pids), bool, within_s=60)
     await asyncio.sleep(away_s)
     assert await _stand_still(pids)
     if how == signal.SIGKILL:
         rig.server.start(*AOF)
     else:
         rig.server.process.send_signal(signal.SIGCONT)
+    back.touch()
 
     for task_id in running:
         ended = await eventually(partial(_task, rig, task_id), _is_final, within_s=60)
