@@ -17,8 +17,10 @@ from workers.failures import OURS, clean
 STACK_SIGNAL = signal.SIGRTMAX - 1
 """One that nobody uses by accident: a task would be called, and could fail, for a question that it did not ask."""
 MOST_BYTES = 64 * 1024
-QUIET_S = 0.02
-"""A dump whose end cannot be seen has ended when nothing more has arrived for so long."""
+QUIET_S, LOST_S = 0.02, 0.25
+"""A dump whose end cannot be seen has ended when nothing more has arrived for so long; the latter where there should be
+more: its child may have lost its CPU in the middle of it.
+"""
 MAIN_THREAD = "MainThread"
 
 _FATAL = "Fatal Python error: "
@@ -97,7 +99,7 @@ class Dumps:
             return
         if self._quiet is not None:
             self._quiet.cancel()
-        self._quiet = self._loop.call_later(QUIET_S, self.end)
+        self._quiet = self._loop.call_later(QUIET_S if _may_have_ended(self._text) else LOST_S, self.end)
 
     def _read(self) -> None:
         try:
@@ -190,6 +192,16 @@ def inside(frames: list[Frame]) -> list[Frame]:
 def _is_main(last: Thread) -> bool:
     """The main thread is the last one written; its outermost frames may have been cut off."""
     return last.truncated or any(frame.function == _OUTERMOST or frame.file in OURS for frame in last.frames)
+
+
+def _may_have_ended(text: str) -> bool:
+    """At a stack deeper than is written, at more threads than are, or at what we keep."""
+    return text.endswith("...\n") or len(text) == MOST_BYTES or _frames_of_last(text) >= _MOST_FRAMES
+
+
+def _frames_of_last(text: str) -> int:
+    """How many frames of the last thread are there."""
+    return text.count("\n  File ", text.rfind(" (most recent call first):"))
 
 
 def _ends_with_main_thread(text: str) -> bool:

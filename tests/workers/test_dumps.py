@@ -1,12 +1,16 @@
 """What faulthandler writes is understood, whatever of it there is; what is told is bounded."""
 
+import asyncio
+import os
+
 import msgspec
 import pytest
 
 from taskgate.contract import stacks
 from taskgate.contract.stacks import Frame, Thread
-from workers import sync_child
-from workers.dumps import MAIN_THREAD, Dump, main_thread, of_handler, parse
+from tests.workers.conftest import WITHIN_S
+from workers import dumps, sync_child
+from workers.dumps import MAIN_THREAD, QUIET_S, Dump, Dumps, main_thread, of_handler, parse
 
 OURS = sync_child.__file__
 WHOLE = f"""\
@@ -58,6 +62,28 @@ def test_a_fatal_error_has_its_name_and_what_was_written_before_is_forgotten() -
 
     assert dump.headline == "Fatal Python error: Aborted"
     assert len(dump.threads) == 2
+
+
+async def test_a_dump_in_whose_middle_its_child_lost_its_cpu_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dumps, "LOST_S", WITHIN_S)
+    half = len(WHOLE) // 2
+    its = Dumps(lambda: os.write(its.writer, WHOLE[:half].encode()))
+    dump = its.begin("now")
+    await asyncio.sleep(10 * QUIET_S)
+    assert not dump.done()
+    os.write(its.writer, WHOLE[half:].encode())
+
+    assert await dump == WHOLE
+    its.close()
+
+
+async def test_a_dump_whose_end_cannot_be_seen_ends_when_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dumps, "LOST_S", 3600)
+    frames = '  File "/a/job.py", line 3 in deeper\n' * 100
+    its = Dumps(lambda: os.write(its.writer, f"Current thread 0x1 (most recent call first):\n{frames}".encode()))
+
+    assert (await its.begin("now")).endswith(frames)
+    its.close()
 
 
 def test_other_text_is_no_stack() -> None:
