@@ -21,8 +21,10 @@ from workers.slot import GC_NS, NOTED, RECEIVED, STEPS, Record, Slot, StopReason
 from workers.streams import Streams
 
 _IDLE_S = 0.05
-_CALL_ENDS_S = 1.0
-"""A call in a thread that runs on for longer than this after its task has ended is taken to hang."""
+_CALL_ENDS_S, _CALL_LOOKS = 1.0, 10
+"""A call in a thread that runs on for longer than this after its task has ended is taken to hang. It is counted in
+looks: time for which the whole child stood still is one of them at most.
+"""
 
 log = structlog.get_logger()
 
@@ -149,7 +151,7 @@ class AsyncChild:
         self._undone.update(self._streams.install())
         self._cancel_strays(run)
         if run.calls:
-            self._loop.call_later(_CALL_ENDS_S, self._look_for_calls, run)
+            self._loop.call_later(_CALL_ENDS_S / _CALL_LOOKS, self._look_for_calls, run, _CALL_LOOKS - 1)
         attempt.close()
         run.calls.close()
         self._last = task
@@ -211,9 +213,12 @@ class AsyncChild:
         if (kept or undone) and self._last is not None:
             self._send(wire.Unclean(kept, undone, self._last.id, self._last.type))
 
-    def _look_for_calls(self, run: Run) -> None:
+    def _look_for_calls(self, run: Run, more: int) -> None:
         """Threads are few, and one that hangs is lost: other threads for who runs here, another child for who comes."""
-        if hanging := len(run.calls):
+        hanging = len(run.calls)
+        if hanging and more:
+            self._loop.call_later(_CALL_ENDS_S / _CALL_LOOKS, self._look_for_calls, run, more - 1)
+        elif hanging:
             self._loop.set_default_executor(Threads())
             kept = [f"{hanging} call{'s' * (hanging > 1)} in threads that did not end with their task"]
             self._send(wire.Unclean(kept, [], run.task.id, run.task.type))

@@ -1,6 +1,9 @@
 """What one task leaves behind, the next does not find (F19, F26)."""
 
+import asyncio
 import json
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -151,13 +154,18 @@ async def test_calls_in_threads_that_outlive_their_task_are_told_while_others_ru
     assert watched.process.outstanding == {neighbour}
 
 
-async def test_a_call_in_a_thread_that_ends_soon_after_its_task_is_nothing(child: Child) -> None:
+@pytest.mark.parametrize("stands_still_s", [0, 1.5])
+async def test_a_call_in_a_thread_that_ends_soon_after_its_task_is_nothing(child: Child, stands_still_s: float) -> None:
     watched = await child("async").ready()
 
     seq = watched.hand("async.calls", 0.3)
     await until(lambda: watched.process.steps() and not watched.process.noted())
     watched.process.soft_stop(seq, StopReason.CANCEL)
     assert (await watched.done(seq)).outcome == "canceled"
+    if stands_still_s:
+        os.kill(watched.process.pid, signal.SIGSTOP)
+        await asyncio.sleep(stands_still_s)
+        os.kill(watched.process.pid, signal.SIGCONT)
     await watched.run("async.sleeps", 1.2)
 
     assert watched.of(wire.Unclean) == []
