@@ -12,12 +12,19 @@ from pathlib import Path
 import pytest
 
 from tests.processes import cpu_s
-from tests.workers.conftest import until
+from tests.workers.conftest import WITHIN_S, until
+from workers import guard_client
 from workers.guard_client import GuardClient
 from workers.slot import boot_ns
 
 PAUSE_S = 30.0
 MS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard that a busy machine keeps waiting is not replaced in the middle of a test."""
+    monkeypatch.setattr(guard_client, "_ACK_S", 60.0)
 
 
 @pytest.fixture
@@ -33,7 +40,7 @@ class Victim:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(["sh", "-c", "sleep 3600 & exec sleep 3600"], start_new_session=True)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while [name for name, _ in self.members()] != ["sleep", "sleep"]:
             assert time.monotonic() < deadline
             time.sleep(0.001)
@@ -58,7 +65,7 @@ class Victim:
                 found.append((name, rest.split()[0]))
         return found
 
-    async def until(self, *states: str, within_s: float = 10) -> None:
+    async def until(self, *states: str, within_s: float = WITHIN_S) -> None:
         await until(lambda: self.states() == set(states), within_s=within_s)
 
 
@@ -85,7 +92,7 @@ async def test_at_the_deadline_the_group_is_stopped(guard: GuardClient, victim: 
         states = victim.states()
     await victim.until("T")
 
-    assert boot_ns() - deadline < 2000 * MS, "10 ms are wanted; the machine of the tests may be busy"
+    assert boot_ns() - deadline < 10_000 * MS, "10 ms are wanted; the machine of the tests may be busy"
     await until(lambda: guard.paused)
 
 
@@ -94,19 +101,23 @@ async def test_a_confirmed_lease_lets_it_go_on(guard: GuardClient, victim: Victi
     guard.deadline(boot_ns())
     await victim.until("T")
 
-    guard.deadline(boot_ns() + 10_000 * MS)
+    guard.deadline(boot_ns() + 3600_000 * MS)
 
     await victim.until("S")
     await until(lambda: not guard.paused)
 
 
 async def test_a_deadline_that_moves_in_time_stops_nothing(guard: GuardClient, victim: Victim) -> None:
-    await guard.add(victim.pid)
-    for _ in range(20):
-        guard.deadline(boot_ns() + 500 * MS)
-        await asyncio.sleep(0.01)
+    in_time = False
+    while not in_time:
+        first = boot_ns() + 300 * MS
+        guard.deadline(first)
+        guard.deadline(first + 3600_000 * MS)
+        await guard.add(victim.pid)  # when it answers this, it has read both
+        in_time = boot_ns() < first
+    await until(lambda: boot_ns() > first + 200 * MS)
 
-    assert "T" not in victim.states()
+    assert victim.states() == {"S"}
     assert not guard.paused
 
 
@@ -117,10 +128,13 @@ async def test_after_the_pause_it_is_killed(victim: Victim) -> None:
     deadline = boot_ns() + 100 * MS
     guard.deadline(deadline)
 
-    await victim.until("T")
+    states = victim.states()
+    while boot_ns() < deadline + 300 * MS:  # what was read before it, whatever the machine's speed
+        assert "Z" not in states
+        await asyncio.sleep(0.005)
+        states = victim.states()
     await victim.until("Z")
 
-    assert boot_ns() - deadline > 300 * MS
     await guard.close()
 
 
@@ -237,14 +251,17 @@ async def test_a_guard_that_died_while_it_paused_is_made_good(guard: GuardClient
     await victim.until("S")
 
 
-async def test_a_guard_that_does_not_answer_is_replaced(guard: GuardClient, victim: Victim) -> None:
+async def test_a_guard_that_does_not_answer_is_replaced(
+    guard: GuardClient, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its death counts as the acknowledgement."""
     await guard.add(victim.pid)
+    monkeypatch.setattr(guard_client, "_ACK_S", 1.0)
     deaf = guard.pid
     assert deaf
     os.kill(deaf, signal.SIGSTOP)
 
-    await asyncio.wait_for(guard.remove(victim.pid), 5)
+    await asyncio.wait_for(guard.remove(victim.pid), WITHIN_S)
 
     assert not Path(f"/proc/{deaf}").exists()
     await until(lambda: guard.alive)
@@ -253,14 +270,15 @@ async def test_a_guard_that_does_not_answer_is_replaced(guard: GuardClient, vict
     assert victim.states() == {"S"}, "the new one was not told of it"
 
 
-async def test_closing_does_not_wait_for_a_guard_that_hangs() -> None:
+async def test_closing_does_not_wait_for_a_guard_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     guard = GuardClient(pause_s=PAUSE_S)
     await guard.start()
+    monkeypatch.setattr(guard_client, "_ACK_S", 1.0)
     deaf = guard.pid
     assert deaf
     os.kill(deaf, signal.SIGSTOP)
 
-    await asyncio.wait_for(guard.close(), 5)
+    await asyncio.wait_for(guard.close(), WITHIN_S)
 
     assert not Path(f"/proc/{deaf}").exists()
 
@@ -270,7 +288,7 @@ async def test_adding_survives_the_death_of_a_guard(guard: GuardClient, victim: 
     assert pid
     os.kill(pid, signal.SIGKILL)
 
-    await asyncio.wait_for(guard.add(victim.pid), 10)
+    await asyncio.wait_for(guard.add(victim.pid), WITHIN_S)
 
     guard.deadline(boot_ns())
     await victim.until("T")
@@ -283,7 +301,7 @@ async def test_removing_while_no_guard_runs_returns(guard: GuardClient, victim: 
     os.kill(pid, signal.SIGKILL)
     await until(lambda: not guard.alive)
 
-    await asyncio.wait_for(guard.remove(victim.pid), 5)
+    await asyncio.wait_for(guard.remove(victim.pid), WITHIN_S)
 
     await until(lambda: guard.alive)
     guard.deadline(boot_ns())
@@ -338,9 +356,12 @@ async def test_a_free_guard_costs_nothing(guard: GuardClient, victim: Victim) ->
     await eager.close()
 
 
-async def test_a_guard_that_hangs_is_found_by_the_next_beat(guard: GuardClient, victim: Victim) -> None:
+async def test_a_guard_that_hangs_is_found_by_the_next_beat(
+    guard: GuardClient, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And not only when its supervisor freezes too, and needs it."""
     await guard.add(victim.pid)
+    monkeypatch.setattr(guard_client, "_ACK_S", 1.0)
     deaf = guard.pid
     assert deaf
     os.kill(deaf, signal.SIGSTOP)
