@@ -19,6 +19,13 @@ def held(watched: Watched, *seqs: int) -> list[Holding]:
     return holdings
 
 
+async def waiting(watched: Watched, *seqs: int) -> None:
+    """Until each has made the only step that it makes: from then on nobody is noted."""
+    for seq in seqs:
+        await reported(watched, seq)
+    await until(lambda: not watched.process.noted())
+
+
 async def test_the_one_that_was_being_stepped_is_guilty_and_the_others_are_not(child: Child) -> None:
     watched = await child("async", slots=3).ready()
     first, second = watched.hand("async.sleeps", 60), watched.hand("async.sleeps", 60)
@@ -33,7 +40,7 @@ async def test_the_one_that_was_being_stepped_is_guilty_and_the_others_are_not(c
 async def test_where_nobody_was_being_stepped_all_are_suspects(child: Child) -> None:
     watched = await child("async", slots=2).ready()
     first, second = watched.hand("async.sleeps", 60), watched.hand("async.sleeps", 60)
-    await until(lambda: watched.process.received() >= second and not watched.process.noted())
+    await waiting(watched, first, second)
     os.kill(watched.process.pid, signal.SIGKILL)
     how = await watched.exited
 
@@ -53,7 +60,7 @@ async def test_a_kill_of_ours_is_charged_to_those_it_was_meant_for(child: Child)
 async def test_what_the_guard_kills_after_the_pause_all_pay_for_and_nobody_is_a_suspect(child: Child) -> None:
     watched = await child("async", slots=2).ready()
     first, second = watched.hand("async.sleeps", 60), watched.hand("async.sleeps", 60)
-    await until(lambda: watched.process.received() >= second and not watched.process.noted())
+    await waiting(watched, first, second)
     os.kill(watched.process.pid, signal.SIGKILL)
     how = await watched.exited
 
