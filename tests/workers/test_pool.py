@@ -50,6 +50,11 @@ async def idle(pool: Pool) -> ChildProcess:
     return next(pool.places(1))
 
 
+async def both_can_work(pool: Pool) -> None:
+    """They are ready, and the guard knows them."""
+    await until(lambda: sum(map(pool._can_work, pool.children)) == 2)
+
+
 async def test_a_child_that_cannot_exit_is_killed(pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for a process that its task has left, at exit."""
     monkeypatch.setattr(pools, "EXIT_S", 0.3)
@@ -62,7 +67,10 @@ async def test_a_child_that_cannot_exit_is_killed(pool: MakePool, monkeypatch: p
     await until(its.free)
 
 
-async def test_a_retiring_child_exits_also_when_it_refuses_its_last_task(pool: MakePool) -> None:
+async def test_a_retiring_child_exits_also_when_it_refuses_its_last_task(
+    pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "EXIT_S", 60.0)
     its = pool()
     child = await idle(its)
     child.hand_over(claimed("echo"), deadline_ns=0)
@@ -74,7 +82,7 @@ async def test_a_retiring_child_exits_also_when_it_refuses_its_last_task(pool: M
 
 async def test_the_spare_serves_who_needs_a_fresh_process_when_all_others_have_worked(pool: MakePool) -> None:
     its = pool()
-    await until(lambda: sum(child.ready for child in its.children) == 2)
+    await both_can_work(its)
     worked = await idle(its)
     its.used(worked)
 
@@ -87,7 +95,7 @@ async def test_the_spare_serves_who_needs_a_fresh_process_when_all_others_have_w
 async def test_pipelines_are_not_filled_while_somebody_waits_for_a_fresh_process(pool: MakePool) -> None:
     """Else a busy child never becomes idle, whose place the spare could take; while there is no spare, they are."""
     its = pool()
-    await until(lambda: sum(child.ready for child in its.children) == 2)
+    await both_can_work(its)
     worked = await idle(its)
     its.used(worked)
     its.mean_run_ns = 10_000
@@ -103,7 +111,7 @@ async def test_pipelines_are_not_filled_while_somebody_waits_for_a_fresh_process
 
 async def test_nothing_is_put_behind_the_last_task_of_a_child(pool: MakePool) -> None:
     its = pool()
-    await until(lambda: sum(child.ready for child in its.children) == 2)
+    await both_can_work(its)
     child = await idle(its)
     its.mean_run_ns = 10_000
     child.hand_over(claimed("forever"), deadline_ns=boot_ns() + FOREVER_NS, last=True)
@@ -114,7 +122,7 @@ async def test_nothing_is_put_behind_the_last_task_of_a_child(pool: MakePool) ->
 async def test_an_idle_child_has_room_also_when_it_was_slow_last(pool: MakePool) -> None:
     """All that it had not read was taken back: there is no end to come that would show it as quick again."""
     its = pool()
-    await until(lambda: sum(child.ready for child in its.children) == 2)
+    await both_can_work(its)
     child = await idle(its)
     its.mean_run_ns = 10_000
     assert its.free() > 1
@@ -148,20 +156,22 @@ async def test_a_start_that_fails_is_repeated_and_leaves_nothing(
 async def test_a_child_that_hangs_in_its_start_is_replaced(
     pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "hangs_once.py").write_text(
+    (tmp_path / "hangs.py").write_text(
         "import os, time\n"
         "from taskgate import handler\n"
-        "try:\n"
-        "    os.close(os.open('hung', os.O_CREAT | os.O_EXCL))\n"
-        "    time.sleep(3600)\n"
-        "except FileExistsError: pass\n"
+        "while os.path.exists('hang'): time.sleep(0.01)\n"
         "@handler('fine')\n"
         "def fine(payload): return 1\n"
     )
+    (tmp_path / "hang").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pools, "START_S", 1.0)
-    its = pool("hangs_once")
-    await until((tmp_path / "hung").exists)
+    monkeypatch.setattr(pools, "START_S", 0.5)
+    its = pool("hangs")
+    await until(lambda: len(its.children) == 2)
+    first = its.children
+    await until(lambda: not set(first) & set(its.children))
+    assert all(child.killed for child in first)
     monkeypatch.setattr(pools, "START_S", 60.0)
+    (tmp_path / "hang").unlink()
 
-    await until(lambda: len(its.children) == 2 and all(child.ready for child in its.children))
+    await until(lambda: len(its.children) == 2 and all(child.ready for child in its.children), within_s=60)
