@@ -38,6 +38,16 @@ class Held:
         return [(name, json.loads(data)) for name, data in holding.events]
 
 
+async def second_step(it: Held, holding: Holding) -> None:
+    """Until it is in the step that does what it is here for; after its first one the loop still listens."""
+
+    def steps() -> int:
+        task = it.watched.process.sample().tasks.get(holding.seq)
+        return task.steps if task is not None else 0
+
+    await until(lambda: steps() >= 2 and it.watched.process.noted() == holding.seq)
+
+
 @pytest.fixture
 def held(child: Child) -> Callable[..., "Held"]:
     return lambda kind, slots=1: Held(child(kind, slots=slots))
@@ -106,7 +116,7 @@ async def test_who_blocks_the_loop_pays_for_who_waits(held: Callable[..., Held],
     it = held("async", 2)
     await it.watched.ready()
     waits, blocks = it.hand("async.sleeps", 60), it.hand("async.blocks", 60)
-    await until(lambda: it.watched.process.noted() == blocks.seq)
+    await second_step(it, blocks)
 
     it.stops.stop(waits, reason, grace_s=GRACE_S)
     await it.watched.exited
@@ -119,9 +129,11 @@ async def test_who_swallows_its_stop_pays_itself_however_busy_another_is(held: C
     it = held("async", 2)
     await it.watched.ready()
     swallows, busy = it.hand("async.swallows"), it.hand("async.busy")
-    await until(lambda: it.watched.process.noted() == busy.seq)
+    await second_step(it, busy)
 
-    it.stops.stop(swallows, StopReason.TIMEOUT, grace_s=GRACE_S)
+    it.stops.stop(swallows, StopReason.TIMEOUT, kill=False)
+    await until(lambda: it.watched.process.steps() != swallows.steps)  # who has no CPU does not block the loop
+    it.stops._kill(swallows, it.watched.process)
     await it.watched.exited
 
     assert (swallows.killed, busy.killed, busy.killed_as) == (True, False, None)
@@ -145,10 +157,11 @@ async def test_timeouts_of_any_length_strike_and_not_before_their_time(
 ) -> None:
     it = held("sync")
     await it.watched.ready()
+    begun_ns = boot_ns()
     holding = it.hand("never_stops")
     spec = msgspec.structs.replace(holding.task.spec, timeout_s=timeout_s)
     holding.task = msgspec.structs.replace(holding.task, spec=spec)
-    holding.handed_ns = begun_ns = boot_ns()
+    holding.handed_ns = begun_ns
 
     it.stops.arm(holding)
     await until(lambda: holding.stop is StopReason.TIMEOUT)
