@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from workers.dumps import STACK_SIGNAL
 @handler("stands")
 def stands(payload: str, attempt: Attempt) -> None:
     """In `inner`, beside a thread, until a file is there."""
-    threading.Thread(target=beside, args=[payload]).start()
+    standing = threading.Event()
+    threading.Thread(target=beside, args=[payload, standing.set]).start()
+    standing.wait()
     outer(payload, attempt)
 
 
@@ -32,7 +34,8 @@ def inner(until: str, attempt: Attempt) -> None:
         time.sleep(0.01)
 
 
-def beside(until: str) -> None:
+def beside(until: str, tell: Callable[[], object]) -> None:
+    tell()
     while not Path(until).exists():
         time.sleep(0.01)
 
@@ -105,11 +108,7 @@ async def steps() -> AsyncIterator[int]:
 async def calls(until: str, standing: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
 
-    def stand() -> None:
-        loop.call_soon_threadsafe(standing.set)
-        beside(until)
-
-    await asyncio.to_thread(stand)
+    await asyncio.to_thread(beside, until, lambda: loop.call_soon_threadsafe(standing.set))
 
 
 async def idles() -> None:
@@ -138,10 +137,11 @@ async def neighbours_secret() -> None:
 async def async_holds(payload: float, attempt: Attempt) -> None:
     attempt.progress(1)
     await asyncio.sleep(0)
-    holds_the_loop(payload)
+    holds_the_loop(payload, attempt)
 
 
-def holds_the_loop(seconds: float) -> None:
+def holds_the_loop(seconds: float, attempt: Attempt) -> None:
+    attempt.progress(2)
     time.sleep(seconds)
 
 

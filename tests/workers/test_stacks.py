@@ -13,6 +13,7 @@ import pytest
 from taskgate.contract.models import Claimed
 from taskgate.contract.stacks import Thread
 from tests.workers.conftest import JOBS, WITHIN_S, Watched, claimed, reported, stacks_of, until
+from workers import dumps, stops
 from workers import stacks as module
 from workers.blame import Verdict, judge
 from workers.children import Exit
@@ -74,6 +75,24 @@ class Asked:
 @pytest.fixture
 def asked(child: Child) -> Callable[..., Asked]:
     return lambda kind, slots=4: Asked(child(kind, slots=slots, handlers=(JOBS, HERE)))
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a child says is waited for, however long it has no CPU, also before it is killed."""
+    monkeypatch.setattr(module, "DUMP_S", WITHIN_S)
+    monkeypatch.setattr(stops, "KILL_S", WITHIN_S)
+    monkeypatch.setattr(dumps, "LOST_S", WITHIN_S)
+
+
+async def holds_the_loop(it: Asked, holding: Holding) -> None:
+    """Until it is in there: after its first step the loop still answers."""
+
+    def current() -> float:
+        task = it.watched.process.sample().tasks[holding.seq]
+        return task.progress.current if task.progress else 0
+
+    await until(lambda: current() == 2)
 
 
 async def ready(asked: Asked) -> Asked:
@@ -186,9 +205,8 @@ async def test_a_handler_may_use_the_usual_signals(asked: Callable[..., Asked]) 
     ("threads", "reason"), [("main", None), ("all", "signal_taken")], ids=["main thread", "all threads"]
 )
 async def test_a_blocked_signal_is_seen_at_once_if_no_other_thread_takes_it(
-    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch, threads: str, reason: str | None
+    asked: Callable[..., Asked], threads: str, reason: str | None
 ) -> None:
-    monkeypatch.setattr(module, "DUMP_S", WITHIN_S)
     it = await ready(asked("sync"))
     holding = await it.runs("blocks_the_signal", threads)
 
@@ -199,8 +217,9 @@ async def test_a_blocked_signal_is_seen_at_once_if_no_other_thread_takes_it(
 
 
 async def test_an_async_tasks_stack_is_its_coroutines_and_what_they_have_started(
-    asked: Callable[..., Asked], tmp_path: Path
+    asked: Callable[..., Asked], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "LOOP_S", WITHIN_S)
     it = await ready(asked("async"))
     holding = await it.runs("async.stands", str(tmp_path / "go"))
     await it.runs("async.neighbour")
@@ -228,13 +247,13 @@ async def test_a_loop_that_does_not_answer_is_seen_from_outside_and_its_stack_is
     it = await ready(asked("async"))
     waits, foreign = await it.runs("async.neighbour"), await it.runs("async.neighbour", tenant="other")
     holds = await it.runs("async.holds", 60)
-    await until(lambda: it.watched.process.noted() == holds.seq)
+    await holds_the_loop(it, holds)
 
     own, others, another = await asyncio.gather(it.found(holds), it.found(waits), it.found(foreign))
 
     assert (own.source, own.shared) == ("faulthandler", False)
     assert own.threads is not None
-    assert functions(own.threads[0]) == ["holds_the_loop", "async_holds"]
+    assert functions(own.threads[0])[-2:] == ["holds_the_loop", "async_holds"]
     assert (others.shared, others.threads) == (True, own.threads), "it waits for the same loop, and that is said"
     assert another == Found(reason="another_task"), "another tenant's is nobody's business"
 
@@ -257,9 +276,13 @@ async def test_a_timeout_carries_the_stack_of_that_moment(
         await it.runs("async.neighbour")
     holding = await it.runs(task_type, payload)
     if task_type == "async.holds":
-        await until(lambda: it.watched.process.noted() == holding.seq)
+        await holds_the_loop(it, holding)
 
-    it.stops.stop(holding, StopReason.TIMEOUT, grace_s=0.3)
+    it.stops.stop(holding, StopReason.TIMEOUT, kill=False)
+    if task_type in ("never_stops", "async.swallows_elsewhere", "async.holds"):
+        if task_type != "async.holds":  # that is asked when it is killed
+            await until(lambda: holding.stack or (holding.dump and holding.dump.done()))
+        it.stops._kill(holding, it.watched.process)
     told = it.told(holding, await it.ended(holding))
 
     assert f" in {where}\n" in told + "\n"
