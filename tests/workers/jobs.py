@@ -290,9 +290,12 @@ def dies(payload: str) -> None:
 
 
 @handler("dies_after")
-def dies_after(payload: Any) -> str:
+def dies_after(payload: str) -> str:
+    """Its end, once that file is there."""
+
     def die() -> None:
-        time.sleep(0.005)
+        while not Path(payload).exists():
+            time.sleep(0.001)
         os._exit(9)
 
     threading.Thread(target=die).start()
@@ -498,9 +501,22 @@ async def async_sleeps(payload: float, attempt: Attempt) -> str:
     return "slept"
 
 
+_met: list[asyncio.Event] = []
+
+
 @handler("async.calls")
 async def async_calls(payload: float) -> None:
     await asyncio.to_thread(time.sleep, payload)
+
+
+@handler("async.meets")
+async def async_meets(payload: int) -> None:
+    """Ends when so many are there at a time."""
+    _met.append(asyncio.Event())
+    if len(_met) == payload:
+        for one in _met:
+            one.set()
+    await _met[-1].wait()
 
 
 @handler("async.blocks")

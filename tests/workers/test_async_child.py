@@ -16,11 +16,10 @@ Child = Callable[..., Watched]
 async def test_tasks_run_side_by_side(child: Child) -> None:
     watched = await child("async", slots=50).ready()
 
-    seqs = [watched.hand("async.sleeps", 0.3) for _ in range(50)]
+    seqs = [watched.hand("async.meets", 50) for _ in range(50)]
     ends = [await watched.done(seq) for seq in seqs]
 
-    assert {one.outcome for one in ends} == {"succeeded"}
-    assert max(one.run_ns for one in ends) < 50 * 0.3 * 1e9 / 5
+    assert {one.outcome for one in ends} == {"succeeded"}, ends[0].error
 
 
 async def test_both_kinds_of_child_start_run(child: Child) -> None:
@@ -133,10 +132,9 @@ async def test_the_one_that_blocks_the_loop_is_noted(child: Child, task_type: st
             first = watched.process.sample()
             await asyncio.sleep(0.05)
             second = watched.process.sample()
-            if first.noted and (first.noted, first.steps) == (second.noted, second.steps):
+            # A neighbour may be noted for as long: in the middle of its one step, without a CPU.
+            if second.noted == culprit and (first.noted, first.steps) == (second.noted, second.steps):
                 break
-
-    assert second.noted == culprit
 
 
 async def test_the_one_that_kills_the_child_is_noted(child: Child) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import json
 import os
+import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.processes import state_of
+from tests.processes import cpu_s, state_of
 from tests.workers.conftest import UNSENDABLE, WITHIN_S, Watched, claimed, error, reported, until
 from workers import wire
 from workers.slot import StopReason, boot_ns
@@ -51,7 +52,7 @@ async def test_payloads_and_results_of_any_size_travel(child: Child) -> None:
 
 async def test_the_attempt_knows_its_task(child: Child) -> None:
     watched = await child().ready()
-    task = claimed("facts", attempt=3, checkpoint=b'{"page": 7}', timeout_s=30)
+    task = claimed("facts", attempt=3, checkpoint=b'{"page": 7}', timeout_s=3600)
     seq = watched.process.hand_over(task, deadline_ns=boot_ns() + 10**10)
     assert seq
 
@@ -59,7 +60,7 @@ async def test_the_attempt_knows_its_task(child: Child) -> None:
 
     assert seen["id"] == seen["key"] == task.id
     assert (seen["number"], seen["resume_from"], seen["cancel_requested"]) == (3, {"page": 7}, False)
-    assert 29 < seen["remaining_s"] <= 30
+    assert 3590 < seen["remaining_s"] <= 3600
 
 
 async def test_reports_arrive_before_the_end_and_in_order(child: Child) -> None:
@@ -99,12 +100,12 @@ async def test_the_progress_of_one_task_is_not_that_of_the_next(child: Child) ->
 async def test_a_thread_left_behind_cannot_report_for_the_next_task(child: Child) -> None:
     watched = await child(slots=2).ready()
     await watched.run("late_reporter")
-    seq = watched.hand("shows", 0.3)
+    seq = watched.hand("shows", 60)
+    await reported(watched, seq)
     seen = set()
-    while not watched.of(wire.Done, seq):
-        task = watched.process.sample().tasks.get(seq)
-        if task and task.progress:
-            seen.add(task.progress.message)
+    for _ in range(200):
+        progress = watched.process.sample().tasks[seq].progress
+        seen.add(progress and progress.message)
         await asyncio.sleep(0.001)
 
     assert seen == {"mine"}
@@ -326,10 +327,12 @@ async def test_a_stop_never_hits_the_next_task(child: Child) -> None:
 
 async def test_a_task_that_was_stopped_before_it_started_is_not_run(child: Child) -> None:
     watched = await child(slots=2).ready()
-    first = watched.hand("sleeps", 0.2)
+    first = watched.hand("cleans_up", "")
     second = watched.hand("shows", 0)
+    await reported(watched, first)
 
     watched.process.soft_stop(second, StopReason.CANCEL)
+    watched.process.soft_stop(first, StopReason.CANCEL)
 
     assert (await watched.done(first)).outcome == "succeeded"
     done = await watched.done(second)
@@ -376,11 +379,17 @@ async def test_a_death_names_code_or_signal(child: Child, how: str, code: int | 
 
 
 @pytest.mark.parametrize("death_is_noticed_first", [False, True])
-async def test_what_a_child_sent_before_it_died_wins(child: Child, death_is_noticed_first: bool) -> None:
+async def test_what_a_child_sent_before_it_died_wins(
+    child: Child, tmp_path: Path, death_is_noticed_first: bool
+) -> None:
     watched = await child().ready()
     if death_is_noticed_first:
         asyncio.get_running_loop().remove_reader(watched.process._socket)
-    seq = watched.hand("dies_after")
+    seq = watched.hand("dies_after", str(tmp_path / "go"))
+    # Without a turn of the loop: its end is there and unread when it dies.
+    assert select.select([watched.process._socket], [], [], WITHIN_S)[0]
+    (tmp_path / "go").touch()
+    os.waitid(os.P_PID, watched.process.pid, os.WEXITED | os.WNOWAIT)
 
     ended = await watched.exited
 
@@ -446,7 +455,7 @@ async def test_a_memory_limit_fails_one_run_with_its_kind(child: Child) -> None:
 
 async def test_while_the_gil_is_held_the_child_is_seen_working(child: Child) -> None:
     watched = await child().ready()
-    seq = watched.hand("holds_the_gil", 22)
+    seq = watched.hand("holds_the_gil", 26)
     await reported(watched, seq)
 
     sample = watched.process.sample()
@@ -462,6 +471,8 @@ async def test_a_stop_waits_for_the_gil_holder(child: Child) -> None:
     watched = await child().ready()
     seq = watched.hand("holds_the_gil", 26)
     await reported(watched, seq)
+    used_s = cpu_s(watched.process.pid)
+    await until(lambda: cpu_s(watched.process.pid) > used_s + 0.05)  # it is inside the C call
 
     watched.process.soft_stop(seq, StopReason.TIMEOUT)
     assert watched.process.sample().running == seq
@@ -496,7 +507,7 @@ async def test_finishing_does_not_wait_for_threads_of_handlers(child: Child) -> 
 
     watched.process.finish()
 
-    assert (await asyncio.wait_for(watched.exited, 5)).code == 0
+    assert (await asyncio.wait_for(watched.exited, WITHIN_S)).code == 0
 
 
 async def test_a_start_that_fails_is_explained(child: Child) -> None:
