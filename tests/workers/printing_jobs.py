@@ -220,8 +220,10 @@ async def async_outside(payload: Any) -> None:
 async def async_floods(payload: int, attempt: Attempt) -> None:
     """So many MiB, without a pause."""
     line = "x" * 1023
-    for _ in range(payload << 10):
+    for n in range(payload << 10):
         print(line)
+        if n == payload << 9:
+            attempt.progress(n)
 
 
 @handler("async_dies")
