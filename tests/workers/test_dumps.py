@@ -67,8 +67,9 @@ def test_a_fatal_error_has_its_name_and_what_was_written_before_is_forgotten() -
 async def test_a_dump_in_whose_middle_its_child_lost_its_cpu_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dumps, "LOST_S", WITHIN_S)
     half = len(WHOLE) // 2
-    its = Dumps(lambda: os.write(its.writer, WHOLE[:half].encode()))
+    its = Dumps(lambda: None)
     dump = its.begin("now")
+    os.write(its.writer, WHOLE[:half].encode())
     await asyncio.sleep(10 * QUIET_S)
     assert not dump.done()
     os.write(its.writer, WHOLE[half:].encode())
@@ -80,9 +81,11 @@ async def test_a_dump_in_whose_middle_its_child_lost_its_cpu_is_waited_for(monke
 async def test_a_dump_whose_end_cannot_be_seen_ends_when_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dumps, "LOST_S", 3600)
     frames = '  File "/a/job.py", line 3 in deeper\n' * 100
-    its = Dumps(lambda: os.write(its.writer, f"Current thread 0x1 (most recent call first):\n{frames}".encode()))
+    its = Dumps(lambda: None)
+    dump = its.begin("now")
+    os.write(its.writer, f"Current thread 0x1 (most recent call first):\n{frames}".encode())
 
-    assert (await its.begin("now")).endswith(frames)
+    assert (await dump).endswith(frames)
     its.close()
 
 
