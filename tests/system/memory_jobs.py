@@ -14,7 +14,7 @@ from taskgate import Attempt, handler
 LIMIT_MB = 400
 _CHUNK = 1 << 20
 _UP_TO = 4 * LIMIT_MB
-"""MiB: so far they go if nobody stops them, and two seconds long."""
+"""MiB: so far they go if nobody stops them, and half a minute long."""
 
 
 def fill_bytearrays() -> Any:
@@ -43,11 +43,9 @@ def fill_shared_mapping() -> Any:
 def fill_memfd() -> Any:
     """Never mapped: no process's resident size shows it."""
     fd = os.memfd_create("filled")
-    try:
-        for _ in range(_UP_TO):
-            os.write(fd, bytes(_CHUNK))
-    finally:
-        os.close(fd)
+    for _ in range(_UP_TO):
+        os.write(fd, bytes(_CHUNK))
+    return fd
 
 
 def fill_processes() -> Any:
@@ -71,8 +69,9 @@ FILLS = {
 @handler("fills", memory_limit_mb=LIMIT_MB, max_attempts=1)
 def fills(payload: str, attempt: Attempt) -> None:
     attempt.progress(os.getpid())
-    FILLS[payload]()
-    time.sleep(2)
+    kept = FILLS[payload]()
+    time.sleep(30)
+    del kept
 
 
 @handler("keeps", memory_limit_mb=LIMIT_MB)
@@ -80,6 +79,15 @@ def keeps(payload: int) -> int:
     """Uses so many MiB, well within the limit, for a moment."""
     kept = bytearray(b"x" * _CHUNK) * payload
     time.sleep(0.3)
+    return len(kept)
+
+
+@handler("holds", memory_limit_mb=LIMIT_MB)
+def holds(payload: dict[str, Any]) -> int:
+    """Uses so many MiB until that file is there."""
+    kept = bytearray(b"x" * _CHUNK) * payload["mib"]
+    while not Path(payload["until"]).exists():
+        time.sleep(0.05)
     return len(kept)
 
 
