@@ -56,8 +56,11 @@ class Supervisors(Common):
 
     def allow(self, policy: str, concurrency: str) -> None:
         """All supervisors are started again with other limits and weights; what runs goes on."""
+        self._fairness.restart(self._weights())
         self._policy, self._most = POLICIES[policy], CONCURRENCY[concurrency]
-        self._fairness.restart()
+
+    def _weights(self) -> dict[str, float]:
+        return {tenant: self._policy.tenant(tenant).weight for tenant in "ab"}
 
     def _served(self) -> list[Served]:
         return [each._replace(concurrency=self._most.get(each.type, 0)) for each in SERVED]
@@ -160,7 +163,7 @@ class Supervisors(Common):
         by_lane = Counter((self._group(task.lane), str(task.lane)) for task in taken)
         by_queue = Counter((_slots(self._group(task.lane)), task.lane.queue) for task in taken)
         had, has = competitors(self._group, before), competitors(self._group, after)
-        weights = {tenant: self._policy.tenant(tenant).weight for tenant in "ab"}
+        weights = self._weights()
         for group, who_had in had.items():
             given = {who: count for (where, who), count in (by_tenant | by_lane | by_queue).items() if where == group}
             self._fairness.took(group, who_had, given, has.get(group, set()), weights)
