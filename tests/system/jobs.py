@@ -107,7 +107,7 @@ def until(payload: dict[str, str], attempt: Attempt) -> None:
 def parent(payload: dict[str, int], attempt: Attempt) -> list[str]:
     """Submits one task as plainly as can be, and one with every option."""
     plain = attempt.submit("cpu", {"ms": 1})
-    times = {"delay_s": 0.01, "timeout_s": 5.0, "max_attempts": 2}
+    times = {"delay_s": 0.01, "timeout_s": 60.0, "max_attempts": 2}
     keys = {"unique_key": "only", "on_conflict": "replace", "concurrency_key": "few"}
     full = attempt.submit("cpu", {"ms": 1}, priority=9, metadata={"a": 1}, **times, **keys)  # type: ignore[arg-type]
     return [plain, full]

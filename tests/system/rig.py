@@ -49,7 +49,7 @@ class Rig:
         self.stamps.touch()
         self.redis = Redis.from_url(self.server.url)
         self.store = Store(self.redis)
-        self.http = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=10)
+        self.http = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=30)
 
     def environment(self, **more: str) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("TASKGATE_")}
@@ -103,7 +103,7 @@ class Rig:
         """Beside the first; its port."""
         port = free_port()
         self.spawn("gateway", TASKGATE_PORT=str(port), **settings)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=10) as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:
             await until_answered(http, "/livez")
         return port
 
@@ -192,9 +192,10 @@ async def serving(server: Server, folder: Path, **settings: str) -> AsyncIterato
 def children_of(pid: int) -> list[int]:
     """Pids of the direct children, any thread's."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += map(int, (task / "children").read_text().split())
+    with contextlib.suppress(OSError):  # it may be gone by now, or a thread of it
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (task / "children").read_text().split())
     return found
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+
+from tests.processes import whole_lines
 
 T = TypeVar("T")
 
@@ -54,7 +57,7 @@ SETTINGS = {
 }
 
 
-def until(read: Callable[[], T], wanted: Callable[[T], object], *, within_s: float = 15) -> T:
+def until(read: Callable[[], T], wanted: Callable[[T], object], *, within_s: float = 60) -> T:
     """Like `eventually`, for tests that have no event loop."""
     deadline = time.monotonic() + within_s
     while not wanted(value := read()):
@@ -62,6 +65,11 @@ def until(read: Callable[[], T], wanted: Callable[[T], object], *, within_s: flo
             pytest.fail(f"still {value!r} after {within_s} s")
         time.sleep(0.02)
     return value
+
+
+def _redis_answers(answer: httpx.Response) -> bool:
+    """It may be silent for 2 s while its disk is busy."""
+    return answer.status_code != 503
 
 
 def environment(**settings: str) -> dict[str, str]:
@@ -108,7 +116,7 @@ class Running:
         found = re.search(r"ready at (http://\S+)", self.said())
         assert found, self.said()
         self.disconnect()
-        self._client = httpx.Client(base_url=found[1], trust_env=False, timeout=5)
+        self._client = httpx.Client(base_url=found[1], trust_env=False, timeout=30)
 
     @property
     def http(self) -> httpx.Client:
@@ -123,7 +131,7 @@ class Running:
     def said(self) -> str:
         return self.output.read_text(errors="replace")
 
-    def stop(self, sig: signal.Signals = signal.SIGTERM, *, within_s: float = 15) -> int:
+    def stop(self, sig: signal.Signals = signal.SIGTERM, *, within_s: float = 60) -> int:
         assert self.process is not None
         self.process.send_signal(sig)
         try:
@@ -132,12 +140,15 @@ class Running:
             pytest.fail(f"still running after {within_s} s: {self.left()}\n{self.said()}")
 
     def submit(self, task_type: str = "step", **payload: Any) -> str:
-        answer = self.http.post("/tasks", json={"type": task_type, "payload": payload})
+        headers = {"Idempotency-Key": secrets.token_hex(8)}
+        body = {"type": task_type, "payload": payload}
+        answer = until(lambda: self.http.post("/tasks", json=body, headers=headers), _redis_answers)
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
 
     def task(self, task_id: str) -> dict[str, Any]:
-        answer = self.http.get(f"/tasks/{task_id}", headers={"Cache-Control": "no-cache"})
+        headers = {"Cache-Control": "no-cache"}
+        answer = until(lambda: self.http.get(f"/tasks/{task_id}", headers=headers), _redis_answers)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
@@ -151,7 +162,7 @@ class Running:
     def runs(self) -> list[tuple[str, str, int, int]]:
         """(start or end, task id, attempt, boot-time ns) as the handlers wrote them."""
         path = self.folder / "runs.log"
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = whole_lines(path) if path.exists() else []
         return [(word, task, int(number), int(at)) for word, task, number, at in map(str.split, lines)]
 
     def left(self) -> dict[int, str]:
