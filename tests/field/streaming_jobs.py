@@ -1,20 +1,29 @@
 """Handlers that are followed: one that tells much, one that says nothing."""
 
 import time
+from pathlib import Path
+from typing import Any
 
 from taskgate import Attempt, handler
 
 
 @handler("chatty")
-def chatty(payload: dict[str, int], attempt: Attempt) -> int:
-    """`events` of its own, as many a second as pass without loss."""
+def chatty(payload: dict[str, Any], attempt: Attempt) -> int:
+    """`events` of its own, as many a second as pass without loss; `until`: then waits for a file of that name."""
     for n in range(payload["events"]):
         attempt.emit("word", {"n": n})
         if n % 50 == 49:
-            time.sleep(0.3)
-    return payload["events"]
+            time.sleep(0.4)
+    if "until" in payload:
+        wait_for(payload["until"])
+    return int(payload["events"])
 
 
 @handler("silent")
-def silent(payload: dict[str, float], attempt: Attempt) -> None:
-    time.sleep(payload["s"])
+def silent(payload: str, attempt: Attempt) -> None:
+    wait_for(payload)
+
+
+def wait_for(file: str) -> None:
+    while not Path(file).exists():
+        time.sleep(0.01)

@@ -20,7 +20,7 @@ async def test_f10_heartbeats_and_five_hundred_resets_on_a_silent_job(rig: Rig) 
     rig.settings["TASKGATE_HANDLERS"] = "tests.field.streaming_jobs"
     await rig.worker()
     gateway = await rig.gateway()
-    task_id = await rig.submit("silent", {"s": 60})
+    task_id = await rig.submit("silent", str(rig.folder / "never"))
     await rig.running(task_id)
     path = f"/tasks/{task_id}/events"
 
@@ -32,7 +32,7 @@ async def test_f10_heartbeats_and_five_hundred_resets_on_a_silent_job(rig: Rig) 
     for accepted in ("identity", "gzip"):
         asked = time.monotonic()
         async with rig.http.stream("GET", path, headers={"Accept-Encoding": accepted}, timeout=60) as answer:
-            assert time.monotonic() - asked < 5
+            assert time.monotonic() - asked < 10, "not with the first heartbeat"
             assert answer.headers["content-type"].startswith("text/event-stream")
             assert (answer.headers["x-accel-buffering"], answer.status_code) == ("no", 200)
             if accepted == "gzip":
@@ -51,6 +51,6 @@ async def test_f10_heartbeats_and_five_hundred_resets_on_a_silent_job(rig: Rig) 
     def back(found: tuple[int, int]) -> bool:
         return found[0] <= files + 17 and found[1] <= subscribed
 
-    await eventually(usage, back, within_s=2 * HEARTBEAT_S)
+    await eventually(usage, back, within_s=60)
     assert (await rig.http.post(f"/tasks/{task_id}/cancel")).status_code in (200, 202)
     assert (await rig.ended(task_id))["status"] == "canceled"

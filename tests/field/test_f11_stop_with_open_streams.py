@@ -41,8 +41,9 @@ async def test_f11_sigterm_with_open_streams_and_one_that_nobody_reads(rig: Rig,
     rig.settings |= {"TASKGATE_HANDLERS": "tests.field.streaming_jobs", "TASKGATE_WORKER_PROCESSES": "4"}
     await rig.worker()
     gateway = await rig.gateway()
-    ids = [await rig.submit("silent", {"s": 8}) for _ in range(3)]
-    ids.append(await rig.submit("chatty", {"events": 1_200}))
+    go = rig.folder / "go"
+    ids = [await rig.submit("silent", str(go)) for _ in range(3)]
+    ids.append(await rig.submit("chatty", {"events": 1_200, "until": str(go)}))
     for task_id in ids:
         await rig.running(task_id, within_s=60)
     streams = await followed(rig, ids, STREAMS)
@@ -60,6 +61,7 @@ async def test_f11_sigterm_with_open_streams_and_one_that_nobody_reads(rig: Rig,
         assert "end" not in [block.name for block in stream.blocks]
         assert signals == 2 or connected.ended, "a clean end, not a broken connection"
 
+    go.touch()
     port = await rig.another_gateway()
     for stream, _ in streams:
         while stream.blocks[-1].name != "end":
