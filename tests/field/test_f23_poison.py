@@ -11,6 +11,8 @@ from tests.system.death_rig import accept, ended, error, events, read
 from tests.system.rig import FINAL, Rig
 
 HANDLERS = "tests.field.misbehaving,tests.system.death_jobs"
+HANDED_BACK = ("taken_back", "deadline", "unknown")
+"""Uncounted: no child had begun it, which on a machine that stalls takes more than one claim."""
 pytestmark = [pytest.mark.full, pytest.mark.timeout(200)]
 
 
@@ -41,8 +43,10 @@ async def test_one_that_kills_its_process_group_ends_after_its_attempts(rig: Rig
         (2, True),
     ]
     assert all(b'"SIGKILL"' in bytes(one.error) for one in past), "the last one stands in the record"
-    history = [data["status"] for name, data in await events(rig, poison) if name == "status"]
-    assert (history.count("running"), history.count("retrying"), history.count("failed")) == (6, 4, 2)
+    told = [data for name, data in await events(rig, poison) if name == "status"]
+    back = sum(data.get("reason") in HANDED_BACK for data in told)
+    history = [data["status"] for data in told]
+    assert (history.count("running") - back, history.count("retrying"), history.count("failed")) == (6, 4, 2)
 
 
 async def test_one_that_kills_the_whole_machine_ends_after_its_attempts(rig: Rig) -> None:
@@ -55,7 +59,7 @@ async def test_one_that_kills_the_whole_machine_ends_after_its_attempts(rig: Rig
     async with asyncio.timeout(150):
         while (await read(rig, poison)).status not in FINAL:
             if supervisor.poll() is not None:
-                supervisor = await rig.worker()
+                supervisor = rig.spawn("worker")  # not waited for: the poison may end it before it is seen to be ready
             await asyncio.sleep(0.05)
 
     [dead] = await ended(rig, poison)

@@ -23,8 +23,8 @@ class Collector:
         for told in ExportTraceServiceRequest.FromString(body).resource_spans:
             [service] = [one.value.string_value for one in told.resource.attributes if one.key == "service.name"]
             for scope in told.scope_spans:
-                self.spans += scope.spans
                 self.services |= dict.fromkeys([span.span_id for span in scope.spans], service)
+                self.spans += scope.spans  # last: whoever finds a span finds its service
 
     def named(self, name: str) -> Any:
         [span] = [span for span in self.spans if span.name == name]

@@ -36,7 +36,7 @@ async def test_a_type_whose_last_supervisor_is_gone_fails_while_another_lives(ri
 
 @pytest.mark.full
 async def test_a_type_whose_supervisor_comes_back_in_time_loses_nothing(rig: Rig) -> None:
-    rig.settings |= {"TASKGATE_LEASE_S": "1", "TASKGATE_UNKNOWN_TYPE_AFTER_S": "120"}
+    rig.settings["TASKGATE_UNKNOWN_TYPE_AFTER_S"] = "120"
     serves = await rig.worker(TASKGATE_HANDLERS="tests.system.jobs")
     await rig.gateway()
     await rig.worker(TASKGATE_HANDLERS="workers.handlers")
