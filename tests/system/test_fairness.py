@@ -87,7 +87,7 @@ async def waiting(rig: Rig) -> int:
 @pytest.mark.parametrize(
     ("flood", "run_ms", "newcomers"),
     [
-        (400, 5, 2),
+        (1000, 20, 2),
         pytest.param(50_000, 5, 6, marks=LONG),
         pytest.param(1000, 50, 6, marks=LONG),
         pytest.param(100, 500, 2, marks=LONG),
@@ -129,7 +129,7 @@ async def started_since(rig: Rig, count: int) -> None:
 @pytest.mark.parametrize(
     ("flood_type", "ms", "flood", "other"),
     [
-        pytest.param("sleep", 0.5, 6000, "sleep.fresh", id="pipelined, fresh"),
+        pytest.param("sleep", 1, 8000, "sleep.fresh", id="pipelined, fresh"),
         pytest.param("sleep.fresh", 300, 60, "sleep", id="fresh, plain", marks=LONG),
         pytest.param("nap", 200, 3000, "nap.other", id="async", marks=LONG),
     ],
@@ -142,8 +142,9 @@ async def test_a_flood_of_one_type_does_not_keep_another_from_running(
     await submit(fair_rig, flood, flood_type, ms)
     await started_since(fair_rig, 2)
     [task_id] = await submit(fair_rig, 1, other, 1)
-    await started(fair_rig, task_id)
-    assert await waiting(fair_rig) > 0, "the flood was over"
+    run = await started(fair_rig, task_id)
+    later = [each for each in fair_rig.runs() if each.start > run.start]
+    assert later or await waiting(fair_rig) > 0, "the flood was over"
 
 
 def all_ready(children: list[dict[str, Any]]) -> bool:
@@ -156,6 +157,7 @@ def all_ready(children: list[dict[str, Any]]) -> bool:
 @pytest.mark.timeout(300)
 async def test_limits_hold_at_every_moment_on_two_machines(fair_rig: Rig) -> None:
     """One of them is killed in between: its tasks run again, and never beside what it still runs."""
+    fair_rig.settings["TASKGATE_LEASE_S"] = "6"  # nothing is taken over before its child's death has been noted here
     first = await fair_rig.worker()
     await fair_rig.worker()
     kinds: dict[str, tuple[str, int]] = {}
@@ -171,6 +173,7 @@ async def test_limits_hold_at_every_moment_on_two_machines(fair_rig: Rig) -> Non
                 kinds[task_id] = task_type + tenant + key, most
     died_ns: dict[int, int] = {}
     await started_since(fair_rig, 20)
+    os.kill(first.pid, signal.SIGSTOP)  # it starts no other child meanwhile
     children = task_children(first.pid)
     os.kill(first.pid, signal.SIGKILL)
     for pid in children:
