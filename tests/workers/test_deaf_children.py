@@ -28,8 +28,9 @@ from workers.slot import boot_ns
 class Worker:
     """A runner with one sync child, and claims by hand."""
 
-    def __init__(self, store: Store, guard: GuardClient) -> None:
+    def __init__(self, store: Store, guard: GuardClient, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = store
+        self._monkeypatch = monkeypatch
         self.lease = Lease(60, guard)
         self.lease.answered(boot_ns())
         self.runner = Runner(
@@ -55,23 +56,24 @@ class Worker:
         self.runner.handover.take(claimed, self.lease.deadline_ns)
 
     async def stopped_child(self) -> ChildProcess:
-        """It has run a task, is idle, and stopped for ever."""
-        await submit(self.store, submission("echo", b"1"))
-        await self.take()
-        await until(lambda: not len(self.runner.holdings))
+        """It has run a task, is idle, and stopped for ever. From now on who reads nothing is soon found."""
+        [task_id] = await submit(self.store, submission("echo", b"1"))
+        while (await read(self.store, task_id)).status is not Status.SUCCEEDED:  # else it was slow, and that taken back
+            await self.take()
+            await until(lambda: not len(self.runner.holdings))
         [child] = [child for child in self.pool.children if self.pool.has_worked(child)]
         os.kill(child.pid, signal.SIGSTOP)
         await until(lambda: state_of(child.pid) == "T")
+        self._monkeypatch.setattr(handover, "DEAF_NS", 300_000_000)
         return child
 
 
 @pytest.fixture
 async def worker(store: Store, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
-    monkeypatch.setattr(handover, "DEAF_NS", 300_000_000)
     monkeypatch.setattr(pools, "EXIT_S", 0.3)
     guard = GuardClient(pause_s=30)
     await guard.start()
-    worker = Worker(store, guard)
+    worker = Worker(store, guard, monkeypatch)
     yield worker
     await worker.pool.stop()
     await guard.close()
