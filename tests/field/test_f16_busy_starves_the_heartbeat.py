@@ -13,8 +13,9 @@ from tests.conftest import eventually
 from tests.field.busy import CALLS
 from tests.system.rig import FINAL, Rig
 
-LEASE_S = 2
-BUSY_S = 3 * LEASE_S
+LEASE_S = 5
+"""A supervisor that a loaded machine keeps from running for 3 s beats in time."""
+BUSY_S = 2 * LEASE_S
 pytestmark = pytest.mark.timeout(300)
 KILL_S = 5.0
 """Grace between the soft signal and the kill (`workers.stops`)."""
@@ -52,7 +53,7 @@ def size_for(name: str, cpu_s: float) -> int:
 
 
 @pytest.mark.parametrize("call", [pytest.param(call, marks=pytest.mark.full) for call in ("power", "backtrack")])
-async def test_a_call_that_keeps_the_gil_for_three_leases_runs_once(service: Rig, call: str) -> None:
+async def test_a_call_that_keeps_the_gil_for_longer_than_a_lease_runs_once(service: Rig, call: str) -> None:
     task_id = await service.submit("holds_gil", {call: size_for(call, BUSY_S)})
     await runs_once(service, task_id, at_least_s=BUSY_S / 2)
 
@@ -93,14 +94,15 @@ async def runs_once(rig: Rig, task_id: str, *, at_least_s: float) -> None:
     seen: list[str] = []
 
     async def look() -> dict[str, Any]:
+        started = any(run.task_id == task_id for run in rig.runs())  # until then it may be handed back
         task = await rig.task(task_id)
-        seen.append(task["status"])
+        seen.extend([task["status"]] * started)
         return task
 
-    ended = await eventually(look, lambda task: task["status"] in FINAL, within_s=90, every_s=0.1)
+    ended = await eventually(look, lambda task: task["status"] in FINAL, within_s=240, every_s=0.1)
     assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
     shown = [status for n, status in enumerate(seen) if not n or status != seen[n - 1]]
-    assert shown == [status for status in ("queued", "running", "succeeded") if status in shown], shown
+    assert shown == [status for status in ("running", "succeeded") if status in shown], shown
     [run] = [run for run in rig.runs() if run.task_id == task_id]
     assert run.end is not None
     assert (run.end - run.start) / 1e9 >= at_least_s
