@@ -22,8 +22,9 @@ os.execv("/bin/bash", ["bash", "--norc", "--noprofile", "-i"])
 class Terminal:
     """Leaving it hangs up, as closing a window does."""
 
-    def __init__(self, up: Running) -> None:
+    def __init__(self, up: Running, **settings: str) -> None:
         self._up = up
+        self._settings = {"TASKGATE_LOG_FORMAT": "auto", "PS1": "$ ", "HISTFILE": "", "TERM": "dumb"} | settings
         self._said = bytearray()
         self._leaving = threading.Event()
         self._listener = threading.Thread(target=self._listen)
@@ -33,7 +34,7 @@ class Terminal:
         self._shell = subprocess.Popen(
             [sys.executable, "-c", _SHELL],
             cwd=self._up.folder,
-            env=environment(TASKGATE_LOG_FORMAT="auto", PS1="$ ", HISTFILE="", TERM="dumb"),
+            env=environment(**self._settings),
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
@@ -49,7 +50,7 @@ class Terminal:
         self._leaving.set()
         self._listener.join()
         os.close(self._master)
-        self._shell.wait(10)
+        self._shell.wait(60)
 
     @property
     def shell_pid(self) -> int:

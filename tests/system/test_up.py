@@ -16,6 +16,8 @@ from tests.system.running import HANDLERS, Running, until
 from tests.system.terminal import Terminal
 
 GRACE_S = 8
+SLACK_S = 20
+"""What a loaded machine may add to it."""
 FINAL = ("succeeded", "failed", "canceled", "expired")
 
 
@@ -50,7 +52,7 @@ def test_a_second_up_on_the_same_data_is_refused_in_one_line(up: Running) -> Non
     assert first is not None
     output, up.output = up.output, up.folder / "second.log"
 
-    assert up.launch().wait(15) == 1
+    assert up.launch().wait(60) == 1
 
     assert up.said().count("\n") == 1
     assert f"in use by another `taskgate up` (pid {first.pid})" in up.said()
@@ -63,7 +65,7 @@ def test_a_second_up_on_the_same_data_is_refused_in_one_line(up: Running) -> Non
 def test_a_port_that_is_taken_is_said_in_one_line(up: Running, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert up.launch(**{name: str(port)}).wait(15) == 2
+        assert up.launch(**{name: str(port)}).wait(60) == 2
     assert up.said().count("\n") == 1
     assert f"cannot listen on 127.0.0.1 port {port}" in up.said()
     assert f"choose another with {name}" in up.said()
@@ -72,7 +74,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(up: Running, name: str) -> Non
 
 def test_handlers_that_cannot_be_loaded_are_shown_and_nothing_stays(up: Running) -> None:
     (up.folder / "myjobs.py").write_text("import no_such_module\n")
-    assert up.launch().wait(15) == 1
+    assert up.launch().wait(60) == 1
     assert "line 1, in <module>\n    import no_such_module" in up.said()
     assert "myjobs cannot be loaded" in up.said()
     nothing_left(up)
@@ -97,7 +99,7 @@ class Submitter(threading.Thread):
 
     def run(self) -> None:
         body = {"type": "step", "payload": {"run_s": self._run_s}}
-        with httpx.Client(base_url=self._up.http.base_url, trust_env=False, timeout=5) as http:
+        with httpx.Client(base_url=self._up.http.base_url, trust_env=False, timeout=30) as http:
             try:
                 while (answer := http.post("/tasks", json=body)).status_code == 202:
                     self.accepted.append(answer.json()["id"])
@@ -112,7 +114,7 @@ def follow(up: Running, task: str) -> str:
             "GET",
             f"{up.http.base_url}/tasks/{task}/events",
             trust_env=False,
-            timeout=20,
+            timeout=60,
             headers={"Accept": "text/event-stream"},
         ) as stream:
             for _ in stream.iter_lines():
@@ -137,7 +139,7 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(up: Running) -> None
 
         started = time.monotonic()
         assert up.stop() == 0
-        assert time.monotonic() - started < GRACE_S
+        assert time.monotonic() - started < GRACE_S + SLACK_S
 
         assert {stream.result() for stream in streams} == {"clean"}
     for submitter in submitters:
@@ -180,7 +182,7 @@ def nothing_doubled(up: Running) -> None:
 
 
 def test_sigkill_leaves_no_process_and_valkey_stops_last(up: Running) -> None:
-    up.start(TASKGATE_GRACE_S="2")
+    up.start()
     task = up.submit(run_s=60)
     up.started(task)
 
@@ -240,7 +242,7 @@ def codes(up: Running, *paths: str) -> list[int]:
 
 
 def test_ctrl_c_on_a_terminal_stops_everything(up: Running) -> None:
-    with Terminal(up) as terminal:
+    with Terminal(up, TASKGATE_GRACE_S="60") as terminal:
         terminal.run_up()
         up.started(up.submit(run_s=0.5))
         terminal.press("c")
@@ -284,6 +286,13 @@ def test_a_terminal_that_is_closed_takes_everything_with_it_in_order(up: Running
     assert up.stop() == 0
 
 
+def edit(module: Path, text: str) -> None:
+    """At once: a module that is read while it is half written has no handlers, or does not load."""
+    new = module.with_suffix(".new")
+    new.write_text(text)
+    new.replace(module)
+
+
 def test_own_handlers_from_a_folder_of_their_own_with_reload(up: Running) -> None:
     """The README's walk: write, start, submit, edit, break, mend."""
     module = up.folder / "myjobs.py"
@@ -295,16 +304,16 @@ def test_own_handlers_from_a_folder_of_their_own_with_reload(up: Running) -> Non
         return up.http.get(f"/tasks/{task}/result").json()
 
     assert "first version" in str(result())
-    module.write_text(module.read_text().replace("first version", "second version"))
+    edit(module, module.read_text().replace("first version", "second version"))
     until(result, lambda value: "second version" in str(value))
     assert "myjobs.py changed: starting the workers anew" in up.said()
 
-    module.write_text("import no_such_module\n")
+    edit(module, "import no_such_module\n")
     until(up.said, lambda said: "the workers stay as they are" in said)
     assert "ModuleNotFoundError: No module named 'no_such_module'" in up.said()
     assert "second version" in str(result())
 
-    module.write_text(HANDLERS.replace("first version", "third version"))
+    edit(module, HANDLERS.replace("first version", "third version"))
     until(result, lambda value: "third version" in str(value))
     assert up.stop() == 0
     nothing_left(up)
@@ -318,7 +327,7 @@ def test_with_reload_a_broken_module_may_be_mended_after_the_start(up: Running) 
     process = up.launch("--reload")
     until(up.said, lambda said: "no workers yet" in said or process.poll() is not None)
 
-    module.write_text(good)
+    edit(module, good)
 
     until(up.said, lambda said: "Taskgate is ready" in said)
     up.connect()
