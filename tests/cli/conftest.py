@@ -37,6 +37,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
+        if self.server.numbers is not None and self.path == f"/tasks/{TASK_ID}":
+            self.server.numbers(self)
+            return
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.requests.append(Request(self.command, self.path, headers, body))
@@ -55,6 +58,8 @@ class Receiver(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[Answer] = []
         self.requests: list[Request] = []
+        self.numbers: Answer | None = None
+        """For live lines, which ask once a second for what no event tells: it takes no other's answer."""
 
     @property
     def url(self) -> str:

@@ -13,7 +13,7 @@ from taskgate.cli.meters import Meter, Meters
 from taskgate.cli.watching import Board, Lines
 from taskgate.cli.words import describe, size, span
 from taskgate.client import Progress, Task
-from tests.cli.conftest import TASK_ID, Receiver, stream
+from tests.cli.conftest import TASK_ID, Receiver, hang_up, stream
 from tests.cli.test_commands import FAILED, HALF, RUNNING, SUCCEEDED, SUCCESS, TASK, on_a_terminal
 
 FIFTY: Progress = {
@@ -180,6 +180,7 @@ def test_sizes(count: int, words: str) -> None:
 
 def test_a_narrow_terminal_without_colours(receiver: Receiver) -> None:
     receiver.answers.append(stream(SUCCESS))
+    receiver.numbers = hang_up
     code, shown = on_a_terminal("watch", TASK_ID, "--url", receiver.url, COLUMNS="40")
     assert code == 0
     assert "456789ab" in shown

@@ -286,6 +286,7 @@ def test_watch_of_an_unknown_task_is_refused(cli: Cli, receiver: Receiver) -> No
 
 def test_watch_draws_bars_on_a_terminal(receiver: Receiver) -> None:
     receiver.answers.append(stream(SUCCESS))
+    receiver.numbers = hang_up
     code, shown = on_a_terminal("watch", TASK_ID, "--url", receiver.url)
     assert code == 0
     assert "demo.echo 456789ab ━━━━━━━━━━━━━━━━━━━━━━━━ 100 %" in shown
