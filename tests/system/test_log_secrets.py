@@ -77,7 +77,9 @@ async def provoke(rig: Rig) -> None:
     http = rig.http
     secrets = {"Cookie": "hidden-cookie", "Idempotency-Key": "hidden-idempotency", "Prefer": "wait=1"}
     told = {"type": "tells", "payload": {"text": "hidden-payload"}, "unique_key": "hidden-unique"}
-    answer = await http.post("/tasks", json=told, headers=secrets)
+    answer = await eventually(
+        lambda: http.post("/tasks", json=told, headers=secrets), lambda answer: answer.status_code != 503
+    )
     assert (await rig.ended(answer.json()["id"]))["status"] == "succeeded"
     ended = [await submit(rig, each) for each in ("tells.async", "raises", "dies", "hangs")]
     for task_id in ended:
