@@ -218,6 +218,12 @@ class ChildProcess:
     def sample(self) -> Sample:
         return self._slot.sample()
 
+    def hear(self) -> None:
+        """Take what it has said and printed now, not in its turn."""
+        self._read()
+        if self._open:
+            self._output.drain()
+
     def soft_stop(self, seq: int, reason: StopReason) -> None:
         """Ask the handler of `seq` to end. What has not started is not run; what has ended is left alone."""
         record = self._records.get(seq)

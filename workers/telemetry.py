@@ -88,12 +88,18 @@ class Telemetry:
 
     async def run(self) -> None:
         """Sample until cancelled."""
+        due = time.monotonic()
         while True:
             started = time.monotonic()
+            late = started - due > EVERY_S
             for child in self._children():
+                if late and child.load and child.exit is None:
+                    child.hear()  # a supervisor that was frozen looks at its timers before its sockets
                 if child.load and child.exit is None:
                     self._look(child)
-            await asyncio.sleep(max(0.01, EVERY_S - (time.monotonic() - started)))
+            pause_s = max(0.01, EVERY_S - (time.monotonic() - started))
+            due = time.monotonic() + pause_s
+            await asyncio.sleep(pause_s)
 
     def starts(self, child: ChildProcess, *, alone: bool) -> None:
         """A child is given a task. Its waits count from here if it is `alone`, with no other of that child."""

@@ -37,6 +37,8 @@ class Child:
     def __init__(self) -> None:
         self.begun_ns = boot_ns()
 
+    def hear(self) -> None: ...
+
     def sample(self) -> Sample:
         return Sample(1, 1, self.begun_ns, 0, 0, 0, {1: TaskSample(1, self.begun_ns, None, self.waiting)})
 
