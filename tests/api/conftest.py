@@ -229,9 +229,12 @@ async def serve(redis_url: str, tmp_path: Path) -> AsyncIterator[Callable[..., A
 def shared_gateway(
     _servers: Callable[[str], Server], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Served]:
-    """One gateway process for the tests of a module that do not stop it; a module may say what it executes BEFORE."""
+    """One gateway process for the tests of a module that do not stop it; a module may say what it executes BEFORE.
+
+    It remembers nothing of supervisors: between two tests, when Redis is empty, there are none.
+    """
     folder = tmp_path_factory.mktemp("gateway")
-    before = getattr(request.module, "BEFORE", "")
+    before = "import app.estimates as e; e.RENEW_S = e.OLD_S = 0.0\n" + getattr(request.module, "BEFORE", "")
     served = Served(folder / "port", before=before, redis_url=_servers("valkey").url)
     yield served
     served.kill()
