@@ -12,19 +12,23 @@ from redis.asyncio import Redis
 from app import waiting
 from app.door import Door
 from app.errors import Problem
-from app.hub import BACKUP_S
-from app.snapshots import FINAL_TTL_S
 from taskgate.contract import keys
 from taskgate.contract.errors import TaskNotFound
-from tests.api.conftest import Served, Worker, client_of, submit
+from tests.api.conftest import Served, Worker, client_of, submit, subscriptions
 from tests.conftest import eventually
 
 LONG = {"wait": "60"}
+BEFORE = "from app import hub, snapshots, waiting; hub.BACKUP_S = waiting.BACKUP_S = 600; snapshots.FINAL_TTL_S = 600"
+"""Nobody looks by himself: who is answered was woken."""
+WOKEN_S = 50
+"""Before the end of a LONG wait, when all are answered."""
 
 
 @pytest.fixture
-async def http(shared_gateway: Served, worker: Worker) -> AsyncIterator[httpx.AsyncClient]:
+async def http(shared_gateway: Served, worker: Worker, redis_client: Redis) -> AsyncIterator[httpx.AsyncClient]:
+    """Of a gateway that hears what it is told."""
     served = await shared_gateway.started()
+    await eventually(lambda: subscriptions(redis_client), lambda count: count >= 2)
     async with client(served) as http:
         yield http
 
@@ -58,7 +62,7 @@ async def test_a_read_waits_for_the_end_and_tells_it_at_once(
     began = time.monotonic()
     await worker.finish(claimed)
     answer = await read
-    assert time.monotonic() - began < BACKUP_S, "it was not woken"
+    assert time.monotonic() - began < WOKEN_S, "it was not woken"
     assert (answer.status_code, answer.json()["status"]) == (200, "succeeded")
     assert "preference-applied" not in answer.headers, "it was no preference"
     again = await http.get(f"/tasks/{task['id']}", params=LONG)
@@ -82,10 +86,10 @@ async def test_at_the_deadline_it_says_what_there_is(http: httpx.AsyncClient, fi
     url, params = f"/tasks/{task['id']}", {"wait": "0.3", **({"fields": fields} if fields else {})}
     began = time.monotonic()
     current = await http.get(url, params=params)
-    assert time.monotonic() - began >= 0.3
+    assert time.monotonic() - began >= 0.299  # its clock shows whole milliseconds
     assert (current.status_code, current.json()["status"]) == (200, "queued")
     same = await http.get(url, params=params, headers={"If-None-Match": current.headers["etag"]})
-    assert time.monotonic() - began >= 0.6
+    assert time.monotonic() - began >= 0.598
     assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", current.headers["etag"])
 
 
@@ -93,7 +97,7 @@ async def test_prefer_is_the_same_wish(http: httpx.AsyncClient) -> None:
     task = await submit(http)
     began = time.monotonic()
     answer = await http.get(f"/tasks/{task['id']}", headers=[("Prefer", "respond-async"), ("Prefer", "wait=1")])
-    assert time.monotonic() - began >= 1
+    assert time.monotonic() - began >= 0.999
     assert (answer.status_code, answer.headers["preference-applied"]) == (200, "wait=1")
 
 
@@ -104,18 +108,15 @@ async def test_the_query_wins_over_a_preference(http: httpx.AsyncClient) -> None
     assert "preference-applied" not in answer.headers
 
 
-async def test_who_waits_for_news_is_told_that_the_task_is_lost(
-    http: httpx.AsyncClient, worker: Worker, redis_client: Redis
-) -> None:
+async def test_who_waits_for_news_is_told_that_the_task_is_lost(http: httpx.AsyncClient, worker: Worker) -> None:
     """Nobody wakes the wait: it looks when the sign of life has run out."""
     brief = Worker(worker.store, "host-2-00000000", lease_ms=1_000)
     task = await submit(http)
     await brief.claim()
     began = time.monotonic()
-    read = await held(http, redis_client, task["id"], headers={"If-None-Match": 'W/"2"'})
-    answer = await read
+    answer = await http.get(f"/tasks/{task['id']}", params=LONG, headers={"If-None-Match": 'W/"2"'})
     assert (answer.status_code, answer.json()["health"]) == (200, "lost")
-    assert time.monotonic() - began < BACKUP_S
+    assert time.monotonic() - began < WOKEN_S
 
 
 async def test_a_submission_that_ends_in_time_is_200(http: httpx.AsyncClient, worker: Worker) -> None:
@@ -166,13 +167,12 @@ async def test_a_gateway_that_drains_answers_those_that_wait(
 ) -> None:
     served = await serve()
     async with client(served) as http:
-        task = await submit(http)
-        reads = [await held(http, redis_client, task["id"]) for _ in range(5)]
+        tasks = [(await submit(http))["id"] for _ in range(5)]
+        reads = [await held(http, redis_client, task_id) for task_id in tasks]
         submitted = asyncio.ensure_future(
             http.post("/tasks", json={"type": "any", "payload": 1}, headers={"Prefer": "wait=60"})
         )
-        other = await eventually(lambda: redis_client.pubsub_channels("*changes*"), lambda found: len(found) == 2)
-        assert len(other) == 2
+        await eventually(lambda: redis_client.pubsub_channels("*changes*"), lambda found: len(found) == 6)
         assert await served.stop() == 0
         assert [(read.status_code, read.json()["status"]) for read in await asyncio.gather(*reads)] == [
             (200, "queued")
@@ -231,11 +231,9 @@ async def test_what_one_gateway_deletes_no_other_shows(
     await worker.finish(claimed)
     url = f"/tasks/{task['id']}"
     await eventually(lambda: http.get(url), lambda answer: answer.json()["status"] == "succeeded")
-    began = time.monotonic()
     async with client_of(gateway_of()) as other:
         assert (await other.delete(url)).status_code == 204
-    await eventually(lambda: http.get(url), lambda answer: answer.status_code == 404, within_s=20)
-    assert time.monotonic() - began < FINAL_TTL_S, "it had only grown too old"
+    await eventually(lambda: http.get(url), lambda answer: answer.status_code == 404)
 
 
 async def test_what_another_gateway_has_shown_is_not_taken_back(
