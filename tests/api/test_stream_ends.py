@@ -54,7 +54,7 @@ async def test_clients_that_connect_and_reset_leave_nothing(
     served = await hasty.started()
     task = await running(served, worker)
     (await opened(Resuming(served.url, f"/tasks/{task.id}/events"))).reset()
-    before = await eventually(lambda: _settled(served), bool, within_s=20)
+    before = await eventually(lambda: _settled(served), bool, within_s=60)
     idle = await eventually(lambda: subscriptions(redis_client), lambda found: found == 2)
     room = asyncio.Semaphore(50)
 
@@ -63,7 +63,7 @@ async def test_clients_that_connect_and_reset_leave_nothing(
             stream = Resuming(served.url, f"/tasks/{task.id}/events")
             connected = await stream.connect()
             if number % 4:
-                await connected.read(most=1, idle_s=20)
+                await connected.read(most=1, idle_s=60)
             connected.reset()
 
     await asyncio.gather(*map(connect_and_reset, range(count)))
@@ -117,7 +117,7 @@ async def test_streams_whose_clients_have_gone_leave_no_task_watch_or_timer(
     await eventually(sent, lambda count: count >= 100)
     assert len(hub._watches) == 5
     gone.set()
-    await asyncio.wait_for(asyncio.gather(*requests), 10)
+    await asyncio.wait_for(asyncio.gather(*requests), 60)
 
     async def left() -> tuple[int, int, int]:
         return len(hub._watches), len(hub.pulse._members), len(asyncio.all_tasks() - before)
@@ -135,7 +135,7 @@ async def test_a_silent_stream_has_its_headers_at_once_and_pings(hasty: Served, 
             asked = time.monotonic()
             headers = {"Accept-Encoding": accepted}
             async with http.stream("GET", f"/tasks/{task.id}/events", headers=headers) as answer:
-                assert time.monotonic() - asked < 5
+                assert time.monotonic() - asked < 20
                 assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
                 assert answer.headers["cache-control"] == "no-cache, no-store, no-transform"
                 assert answer.headers["x-accel-buffering"] == "no"
@@ -167,13 +167,13 @@ async def test_a_client_that_stops_reading_is_let_go_and_holds_up_nobody(
     reading = Resuming(served.url, path)
     connected = await opened(reading)
     small_buffer.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    following = asyncio.ensure_future(connected.read(idle_s=30))
     for number in range(60):
         await worker.report(task, events=[("custom", b'{"n":%d,"x":"%s"}' % (number, b"y" * 200_000))])
+        await connected.read(blocks=number + 2, idle_s=30)  # or who has no CPU for half a second stops reading, too
 
-    await eventually(lambda: _gone(small_buffer), bool, within_s=40)
+    await eventually(lambda: _gone(small_buffer, served), bool, within_s=40)
     await worker.finish(task)
-    await following
+    await connected.read(idle_s=30)
     numbers = [block.data["n"] for block in reading.blocks if block.name == "custom"]
     assert numbers == list(range(60))
     connected.reset()
@@ -186,11 +186,11 @@ def small_buffer() -> Iterator[socket.socket]:
         yield connection
 
 
-async def _gone(stuck: socket.socket) -> bool:
+async def _gone(stuck: socket.socket, served: Served) -> bool:
     """Whether the gateway has let that connection go: its end is not among the established ones any more."""
-    port = f":{stuck.getsockname()[1]:04X}"
+    ports = f":{served.port:04X}", f":{stuck.getsockname()[1]:04X}"
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    theirs = [line for line in lines if line[2].endswith(port)]
+    theirs = [line for line in lines if (line[1][-5:], line[2][-5:]) == ports]
     return all(line[3] != "01" for line in theirs)
 
 
@@ -227,7 +227,7 @@ async def test_a_second_signal_does_not_make_a_stop_worse(serve: Serve, worker: 
     connected = await opened(stream)
     served.process.terminate()
     served.process.terminate()
-    await connected.read(idle_s=20)
+    await connected.read(idle_s=60)
     assert await served.ended() == 0
     assert "end" not in [block.name for block in stream.blocks]
     connected.reset()
