@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 import httpx
+import msgspec
 import pytest
 
 from taskgate.contract.models import Claimed
@@ -19,6 +20,7 @@ CUTS = pytest.mark.parametrize("cuts", [12, pytest.param(200, marks=(pytest.mark
 
 @pytest.fixture
 async def served(shared_gateway: Served, worker: Worker) -> Served:
+    worker.info = msgspec.structs.replace(worker.info, lease_ms=600_000)  # nobody beats, and none is to be lost
     return await shared_gateway.started()
 
 
@@ -44,7 +46,7 @@ async def cut_often(stream: Resuming, worker: Worker, tasks: Sequence[Claimed], 
     for task in tasks:
         await worker.finish(task, "failed", error=b'{"kind":"exception"}')
     while not stream.done:
-        await stream.read(idle_s=20)
+        await stream.read(idle_s=60)
 
 
 @CUTS
@@ -108,6 +110,6 @@ async def test_the_reader_of_these_tests_puts_cut_chunks_together(served: Served
     assert [block.name for block in whole.blocks] == ["snapshot", "custom", "custom", "custom", "end"]
     assert isinstance(whole.blocks[0].data, dict)
     assert [block.event_id for block in slow.blocks][1:] == [block.event_id for block in whole.blocks][1:]
-    async with httpx.AsyncClient(base_url=served.url) as http:
+    async with httpx.AsyncClient(base_url=served.url, timeout=60) as http:
         done = await http.get(f"/tasks/{task.id}/events", headers={"Last-Event-ID": whole.last_id})
     assert done.status_code == 204

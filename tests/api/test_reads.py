@@ -100,7 +100,7 @@ async def test_a_thousand_clients_of_each_of_two_gateways_do_too(
 ) -> None:
     gateways = [await serve(), await serve()]
     ports = [each.port for each in gateways]
-    async with httpx.AsyncClient(base_url=gateways[0].url) as http:
+    async with httpx.AsyncClient(base_url=gateways[0].url, timeout=60) as http:
         paths = [f"/tasks/{(await submit(http))['id']}" for _ in range(10)]
     assert len(await worker.claim(10)) == 10
     await redis_client.config_resetstat()
