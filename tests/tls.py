@@ -1,22 +1,9 @@
 """Certificates for tests that speak TLS."""
 
-import random
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
-
-
-def lasting_port() -> int:
-    """A free port that no outgoing connection is given, and hardly another test picks: it can be listened on again."""
-    while True:
-        port = random.randrange(10_000, 30_000)
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return port
 
 
 @pytest.fixture
