@@ -1,5 +1,6 @@
 """F19, leftovers for the next task: it finds none, or runs in a process of its own."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -21,7 +22,11 @@ async def result(rig: Rig, task_type: str) -> Any:
 
 
 async def most_descriptors(supervisor: int) -> int:
-    return max(open_files(pid) for pid in task_children(supervisor))
+    found = [0]
+    for pid in task_children(supervisor):
+        with contextlib.suppress(OSError):  # one that is replaced ends just now
+            found.append(open_files(pid))
+    return max(found)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(200, marks=LONG)])
@@ -30,6 +35,7 @@ async def test_the_next_task_sees_the_defaults_and_nothing_piles_up(rig: Rig, ro
     supervisor = await rig.worker(TASKGATE_WORKER_PROCESSES="1")
     await rig.gateway()
     fresh = await result(rig, "sees")
+    await eventually(rig.children, lambda found: len(found) == 3, within_s=90)
     before, own = await most_descriptors(supervisor.pid), open_files(supervisor.pid)
 
     for _ in range(rounds):
@@ -42,8 +48,12 @@ async def test_the_next_task_sees_the_defaults_and_nothing_piles_up(rig: Rig, ro
 
     await eventually(told, lambda left: left.get("leaves") == rounds, within_s=90)
     await eventually(lambda: most_descriptors(supervisor.pid), lambda now: now <= before + 5, within_s=120)
-    assert open_files(supervisor.pid) <= own + 10
     await eventually(rig.children, lambda found: len(found) == 3, within_s=90)
+
+    async def files() -> int:
+        return open_files(supervisor.pid)
+
+    await eventually(files, lambda now: now <= own + 10, within_s=90)  # more while a child is being replaced
 
 
 @pytest.mark.full
