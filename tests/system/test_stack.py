@@ -34,8 +34,7 @@ async def stack(rig: Rig, task_id: str, wanted: Any, *, url: str = "") -> dict[s
 @pytest.mark.full
 async def test_stacks_are_told_live_by_every_gateway_and_carried_by_errors_and_events(rig: Rig) -> None:
     second = await serving(rig)
-    stalls = await rig.submit("async.neighbour", None)
-    late = await rig.submit("stands", str(rig.folder / "never"), timeout_s=1, max_attempts=1)
+    late = await rig.submit("stands", str(rig.folder / "never"), timeout_s=5, max_attempts=1)
     dies = await rig.submit("segfaults", None, max_attempts=1)
 
     await _live(rig, second)
@@ -43,7 +42,7 @@ async def test_stacks_are_told_live_by_every_gateway_and_carried_by_errors_and_e
     assert (error["kind"], error["stack"].splitlines()[0]) == ("crash", "Fatal Python error: Segmentation fault")
     error = (await rig.ended(late, within_s=60))["error"]
     assert (error["kind"], " in inner\n" in error["stack"]) == ("timeout", True)
-    await _one_stall(rig, stalls)
+    await _one_stall(rig)
 
 
 async def _live(rig: Rig, second: str) -> None:
@@ -52,8 +51,8 @@ async def _live(rig: Rig, second: str) -> None:
     for url in ("", second):
         found = await stack(rig, sync, lambda got: " in inner\n" in (got["text"] or ""), url=url)
         assert (found["source"], found["shared"], found["attempt"]) == ("faulthandler", False, 1)
-        found = await stack(rig, loop, lambda got: " in async_stands" in (got["text"] or ""), url=url)
-        assert found["source"] == "loop"
+        # While it begins, faulthandler may have to tell of a loop that does not answer in time.
+        await stack(rig, loop, _told_by_its_loop, url=url)
     shown = await eventually(lambda: rig.task(sync), lambda task: task["progress"], within_s=60)
     pid = shown["progress"]["current"]
     assert Path(f"/proc/{pid}/cmdline").read_bytes().find(b"workers.child") > 0
@@ -67,11 +66,19 @@ async def _live(rig: Rig, second: str) -> None:
     assert (refused.status_code, refused.json()["task_status"]) == (409, "succeeded")
 
 
-async def _one_stall(rig: Rig, task_id: str) -> None:
+def _told_by_its_loop(found: dict[str, Any]) -> bool:
+    return found["source"] == "loop" and " in async_stands" in found["text"]
+
+
+async def _one_stall(rig: Rig) -> None:
     async def told() -> list[dict[str, Any]]:
         return [json.loads(one.data) for one in await rig.store.events(task_id) if one.name == "stalled"]
 
-    [stalled] = await eventually(told, bool, within_s=60)
+    for _ in range(5):  # a loop that is kept from running does not answer in time, which is told once, too
+        task_id = await rig.submit("async.neighbour", None)
+        [stalled] = await eventually(told, bool, within_s=60)
+        if stalled["source"] == "loop":
+            break
     assert (stalled["source"], stalled["reason"]) == ("loop", None)
     assert " in neighbours_secret\n" in stalled["stack"]
     # Its effort is written every second: after more looks it is still that one stall.
