@@ -86,6 +86,14 @@ def used_of(common: str, body: str) -> str:
     return "".join(reversed(kept))
 
 
+@functools.cache
+def _read(name: str) -> tuple[bytes, str, int]:
+    """A script as it is sent, its hash, and how many ARGV it binds."""
+    shebang, _, body = (FOLDER / f"{name}.lua").read_text().partition("\n")
+    source = f"{shebang}\n{used_of(prelude(), body)}{body}".encode()
+    return source, hashlib.sha1(source, usedforsecurity=False).hexdigest(), arity(body)
+
+
 class Script:
     """One file of `scripts/`, bound to a client.
 
@@ -93,11 +101,8 @@ class Script:
     """
 
     def __init__(self, redis: Redis, name: str) -> None:
-        shebang, _, body = (FOLDER / f"{name}.lua").read_text().partition("\n")
         self._name = name
-        self._source = f"{shebang}\n{used_of(prelude(), body)}{body}".encode()
-        self._sha = hashlib.sha1(self._source, usedforsecurity=False).hexdigest()
-        self._arity = arity(body)
+        self._source, self._sha, self._arity = _read(name)
         self._redis = redis
 
     async def __call__(self, *args: str | bytes | int) -> Any:
