@@ -1,6 +1,7 @@
 """The FastAPI application behind the door: routes, its own refusals as problems, lifespan."""
 
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any
@@ -43,7 +44,7 @@ def build(gateway: Gateway) -> FastAPI:
     api.state.gateway = gateway
     for one in _ROUTERS:
         api.include_router(one)
-    api.include_router(documentation.router(openapi.document(api)))
+    api.include_router(documentation.router(functools.cache(lambda: openapi.document(api))))
     for error in (Problem, TaskgateError, HTTPException, RequestValidationError, Exception):
         api.add_exception_handler(error, _refuse)
     return api

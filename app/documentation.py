@@ -1,5 +1,6 @@
 """The API documentation: a page and its assets from this package; no other host is asked."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from fastapi import APIRouter, Response
@@ -32,7 +33,8 @@ _PAGE = """<!doctype html>
 """
 
 
-def router(openapi: bytes) -> APIRouter:
+def router(openapi: Callable[[], bytes]) -> APIRouter:
+    """`openapi`: makes the document, when it is first asked for."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/docs")
@@ -47,6 +49,6 @@ def router(openapi: bytes) -> APIRouter:
 
     @routes.get("/openapi.json")
     async def description() -> Response:
-        return Response(openapi, media_type="application/json")
+        return Response(openapi(), media_type="application/json")
 
     return routes
