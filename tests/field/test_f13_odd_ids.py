@@ -36,7 +36,7 @@ async def port(shared_gateway: Served, worker: Worker) -> int:
 
 
 async def test_odd_names_address_nothing_and_no_more_than_one(port: int, redis_client: Redis) -> None:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
         victims = [(await http.post("/tasks", json={"type": "any", "payload": n})).json()["id"] for n in range(2)]
         before = await everything(redis_client)
         for odd in ODD:
@@ -57,7 +57,7 @@ async def test_odd_names_address_nothing_and_no_more_than_one(port: int, redis_c
 
 
 async def test_odd_types_and_queues_are_refused(port: int, redis_client: Redis) -> None:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
         before = await everything(redis_client)
         for odd in {*ODD, "", "\0", "a\nb"} - {".."}:  # two dots are a name like another: no path is made of it
             for body in ({"type": odd, "payload": 1}, {"type": "any", "queue": odd, "payload": 1}):
@@ -71,7 +71,7 @@ async def test_odd_types_and_queues_are_refused(port: int, redis_client: Redis) 
 
 async def test_every_odd_key_is_its_own_or_refused(port: int) -> None:
     """Two spellings of one letter are both refused: a key is printable ASCII, 255 characters at most."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
         made: dict[str, str] = {}
         for odd in ODD:
             answers = [

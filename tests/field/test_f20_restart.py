@@ -32,7 +32,7 @@ async def test_f20_scripts_forgotten_then_a_restart_that_loads_for_long(rig: Rig
     assert set(traffic.answers) == {"202"}, "after SCRIPT FLUSH no request fails"
 
     trouble = asyncio.ensure_future(loading(rig, 10_000))
-    await eventually(lambda: says_loading(rig), bool, within_s=20)
+    await eventually(lambda: says_loading(rig), bool, within_s=60)
     ready = await rig.http.get("/readyz")
     assert (ready.status_code, ready.json()["checks"]["redis"]["ok"]) == (503, False)
     refused = await traffic.submit("cpu", {"ms": 1})

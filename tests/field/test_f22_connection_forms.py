@@ -138,7 +138,7 @@ def test_a_wrong_password_ends_the_process_at_once(server: OnTcp, command: str) 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 2, done

@@ -41,7 +41,7 @@ async def answered(http: httpx.AsyncClient, path: str, status: int) -> httpx.Res
 
 async def test_a_supervisor_that_redis_does_not_answer_is_not_ready_and_lives(rig: Rig) -> None:
     process = await rig.worker(TASKGATE_WORKER_HEALTH_PORT="0", TASKGATE_LEASE_S="1")
-    async with httpx.AsyncClient(base_url=await port_of(rig.folder), trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=await port_of(rig.folder), trust_env=False, timeout=30) as http:
         await answered(http, "/readyz", 200)
         rig.server.stop()
         said = (await answered(http, "/readyz?verbose", 503)).text
@@ -69,7 +69,7 @@ async def test_a_supervisor_tells_whether_it_works_until_it_drains_and_ends_with
     await rig.gateway()
     task = await rig.submit("wait", {"ms": 60_000})
     await rig.running(task, within_s=60)
-    async with httpx.AsyncClient(base_url=await port_of(rig.folder), trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=await port_of(rig.folder), trust_env=False, timeout=30) as http:
         assert (await http.get("/livez")).text == "ok\n"
         checks = json.loads((await answered(http, "/readyz", 200)).text)["checks"]
         assert checks.keys() == {"consuming", "beat", "guard", "children"}
