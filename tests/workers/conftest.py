@@ -11,7 +11,7 @@ import pytest
 from taskgate.contract.ids import new_task_id
 from taskgate.contract.models import Claimed, TaskSpec
 from tests.conftest import eventually
-from workers import wire
+from workers import guard_client, wire
 from workers.children import ChildProcess, ChildSpec, Exit
 from workers.holdings import Holdings
 from workers.slot import Progress, boot_ns
@@ -144,6 +144,12 @@ async def reported(watched: Watched, seq: int) -> Progress:
     progress = await eventually(read, bool, within_s=WITHIN_S, every_s=0.001)
     assert progress is not None
     return progress
+
+
+@pytest.fixture(autouse=True)
+def patient_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard that a busy machine keeps waiting is not replaced in the middle of a test."""
+    monkeypatch.setattr(guard_client, "_ACK_S", 60.0)
 
 
 @pytest.fixture

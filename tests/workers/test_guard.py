@@ -21,12 +21,6 @@ PAUSE_S = 30.0
 MS = 1_000_000
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guard that a busy machine keeps waiting is not replaced in the middle of a test."""
-    monkeypatch.setattr(guard_client, "_ACK_S", 60.0)
-
-
 @pytest.fixture
 async def guard() -> AsyncIterator[GuardClient]:
     client = GuardClient(pause_s=PAUSE_S)
