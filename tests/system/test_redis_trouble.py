@@ -186,7 +186,7 @@ def _within_policy(found: Counter[str]) -> bool:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_a_full_memory_lets_running_tasks_finish_and_does_not_make_anybody_busy(rig: Rig) -> None:
     """Successes, failures, retries and what is delayed end while no write of a plain command is taken."""
     supervisor = await rig.worker()
@@ -194,19 +194,21 @@ async def test_a_full_memory_lets_running_tasks_finish_and_does_not_make_anybody
     kinds = [("sleeper", {"ms": 500}), ("raises", {"n": 0}), ("fails", {}), ("wait", {"ms": 300}), ("exits", {})]
     ids = [await rig.submit(kind, payload) for kind, payload in kinds for _ in range(10)]
     await rig.redis.config_set("maxmemory", 1)
-    async with asyncio.timeout(60):
-        ended = [await rig.ended(task_id, within_s=60) for task_id in ids]
+    async with asyncio.timeout(120):
+        ended = [await rig.ended(task_id, within_s=120) for task_id in ids]
     assert Counter(task["status"] for task in ended) == {"succeeded": 20, "failed": 30}
     refused = await rig.http.post("/tasks", json={"type": "cpu", "payload": {"ms": 1}})
     assert (refused.status_code, refused.json()["type"]) == (503, "/problems/dependency-unavailable")
     checks = (await rig.http.get("/readyz")).json()["checks"]
     assert not checks["redis"]["ok"]
 
-    calls = await _calls(rig)
-    used_s = cpu_s(supervisor.pid)
+    calls, used_s, begun = await _calls(rig), cpu_s(supervisor.pid), time.monotonic()
     await asyncio.sleep(3)
-    assert await _calls(rig) - calls < 300, "an idle supervisor and a gateway nobody asks; scripts' own calls count"
-    assert cpu_s(supervisor.pid) - used_s < 1.5
+    used_s = cpu_s(supervisor.pid) - used_s
+    took_s = time.monotonic() - begun
+    calls = await _calls(rig) - calls
+    assert calls < 100 * took_s, "an idle supervisor and a gateway nobody asks; scripts' own calls count"
+    assert used_s < 0.5 * took_s
     await rig.redis.config_set("maxmemory", 0)
 
     supervisor.terminate()
@@ -248,7 +250,8 @@ def test_a_disk_that_is_full_stops_valkey_and_all_heals_when_there_is_room(tmp_p
         assert running.http.get("/livez").status_code == 200
         until(lambda: valkey in running.left(), lambda there: not there)
         for pid in [guard, *_servers(running)]:
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            with contextlib.suppress(ProcessLookupError):  # a server that has just exited again
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         until(lambda: running.http.get("/readyz").status_code, lambda status: status == 200, within_s=60)
         ends = [running.wait_for(task_id, "succeeded", "failed") for task_id in [*accepted, running.submit(run_s=0.01)]]
         assert {(task["status"], task["attempt"]) for task in ends} == {("succeeded", 1)}
