@@ -6,6 +6,7 @@ import io
 import keyword
 import sys
 import sysconfig
+import time
 import tokenize
 import warnings
 from collections import Counter
@@ -30,6 +31,7 @@ class CensusRequest(BaseModel, extra="forbid"):
     limit: int | None = Field(default=None, ge=1)
     top: int = Field(default=20, ge=1, le=200, description="how many names and functions the result lists")
     checkpoint_every: int = Field(default=25, ge=1, description="files between two checkpoints")
+    pause_ms: int = Field(default=0, ge=0, le=1000, description="rest after each file: no machine is through at once")
 
 
 class Package(BaseModel):
@@ -81,6 +83,7 @@ def census(payload: CensusRequest, attempt: Attempt) -> Census:
     names = Counter(total.names)
     for index, file in enumerate(files[done:], done):
         _count(file, root, total, names, payload.top)
+        time.sleep(payload.pause_ms / 1000)
         attempt.progress(index + 1, len(files), unit="files", stage="counting", message=str(file.relative_to(root)))
         if (index + 1) % payload.checkpoint_every == 0:
             names = total.names = Counter(dict(names.most_common(_NAMES_KEPT)))
