@@ -22,6 +22,8 @@ START_S = 60.0
 """A child that has not loaded its handlers and run what they do at the start of a child by then is killed."""
 EXIT_S = 5.0
 """A child that was asked to exit has so long for what handlers registered with `atexit`; then it is killed."""
+SLOW_S = 1.0
+"""For so long an async child that has left its tasks unread has no room beside those that it runs."""
 CLAIM = 64
 """So many tasks are worth a claim of their own."""
 PIPELINE_NS = 4_000_000
@@ -105,8 +107,14 @@ class Pool:
         self.mean_run_ns = max(run_ns, (7 * self.mean_run_ns + run_ns) // 8)
 
     def slow(self, child: ChildProcess) -> None:
-        """The task that it runs is none to stand behind."""
+        """The task that it runs is none to stand behind. Of an async child none may end for hours, so time heals it."""
+        if self.spec.kind == "async" and child not in self._slow:
+            self._loop.call_later(SLOW_S, self._try_again, child)
         self._slow.add(child)
+
+    def _try_again(self, child: ChildProcess) -> None:
+        self._slow.discard(child)
+        self._on_change()
 
     def free(self) -> int:
         """How many tasks can be handed over now; pipelines are filled again when half of them is empty, or a good

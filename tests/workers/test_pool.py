@@ -15,25 +15,26 @@ from workers.guard_client import GuardClient
 from workers.orphans import children_of
 from workers.pool import Pool
 from workers.slot import boot_ns
+from workers.wire import Kind
 
 MakePool = Callable[..., Pool]
 
 
 @pytest.fixture
 async def pool() -> AsyncIterator[MakePool]:
-    """Sync pools of one child and its spare."""
+    """Pools of one child, and its spare where it is sync."""
     guard = GuardClient(pause_s=30)
     await guard.start()
     made: list[Pool] = []
 
-    def make(handlers: str = JOBS) -> Pool:
+    def make(handlers: str = JOBS, *, kind: Kind = "sync", on_change: Callable[[], None] = lambda: None) -> Pool:
         pool = Pool(
-            ChildSpec(kind="sync", handlers=(handlers,), slots=2),
+            ChildSpec(kind=kind, handlers=(handlers,), slots=2),
             1,
             guard=guard,
             on_message=lambda child, message: None,
             on_exit=lambda child, how: None,
-            on_change=lambda: None,
+            on_change=on_change,
         )
         made.append(pool)
         pool.fill()
@@ -129,6 +130,22 @@ async def test_an_idle_child_has_room_also_when_it_was_slow_last(pool: MakePool)
     its.slow(child)
     assert its.free() == 1
     assert list(its.places(2)) == [child]
+
+
+async def test_an_async_child_that_was_slow_has_room_again_though_none_of_its_tasks_ends(
+    pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still for a moment: the other slots were lost for as long as its first task ran."""
+    monkeypatch.setattr(pools, "SLOW_S", 0.1)
+    rooms: list[int] = []
+    made: list[Pool] = []
+    its = pool(kind="async", on_change=lambda: rooms.extend(each.free() for each in made))
+    child = await idle(its)
+    made.append(its)
+    child.hand_over(claimed("async.sleeps", 3600), deadline_ns=boot_ns() + FOREVER_NS)
+    its.slow(child)
+    assert its.free() == 0
+    await until(lambda: 1 in rooms)  # and said so
 
 
 async def test_a_start_that_fails_is_repeated_and_leaves_nothing(
