@@ -89,11 +89,12 @@ def test_an_app_folder_where_it_is_started_does_not_hide_ours(up: Running) -> No
 
 
 class Submitter(threading.Thread):
-    """Submits until refused or cut off, and keeps the id of every 202."""
+    """Submits until refused or cut off, and keeps the id of every 202, and of what may have been accepted."""
 
     def __init__(self, up: Running, run_s: float) -> None:
         super().__init__()
         self.accepted: list[str] = []
+        self.unsure: list[str] = []
         self._up = up
         self._run_s = run_s
 
@@ -101,8 +102,14 @@ class Submitter(threading.Thread):
         body = {"type": "step", "payload": {"run_s": self._run_s}}
         with httpx.Client(base_url=self._up.http.base_url, trust_env=False, timeout=30) as http:
             try:
-                while (answer := http.post("/tasks", json=body)).status_code == 202:
-                    self.accepted.append(answer.json()["id"])
+                while True:
+                    answer = http.post("/tasks", json=body)
+                    if answer.status_code == 202:
+                        self.accepted.append(answer.json()["id"])
+                    elif answer.json()["type"] == "/problems/dependency-unavailable":  # for 2 s its disk was busy
+                        self.unsure += [answer.json()["task_id"]] if "task_id" in answer.json() else []
+                    else:
+                        return
             except httpx.HTTPError:
                 return  # no answer, no promise
 
@@ -153,7 +160,8 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(up: Running) -> None
         ended = up.wait_for(task, *FINAL)
         assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
     ends = [task for word, task, *_ in up.runs() if word == "end"]
-    assert sorted(ends) == sorted(accepted)
+    assert len(ends) == len(set(ends))
+    assert set(ends) - {task for submitter in submitters for task in submitter.unsure} == set(accepted)
     assert up.stop() == 0
 
 
