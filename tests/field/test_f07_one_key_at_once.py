@@ -26,9 +26,15 @@ async def test_f07_one_execution_for_each_key(rig: Rig) -> None:
         for port in ports
     ]
 
+    unsure: set[str] = set()
+
     async def post(client: httpx.AsyncClient, key: str, tenant: str = "a", ms: int = 1) -> httpx.Response:
         headers = {"Idempotency-Key": key, "X-Tenant": tenant}
-        return await client.post("/tasks", json={"type": "cpu", "payload": {"ms": ms}}, headers=headers)
+        body = {"type": "cpu", "payload": {"ms": ms}}
+        while (answer := await client.post("/tasks", json=body, headers=headers)).status_code == 503:
+            unsure.add(key)  # Redis was silent for 2 s, as it is while its disk is busy: again, as it is asked for
+            await asyncio.sleep(float(answer.headers["retry-after"]))
+        return answer
 
     ids = []
     for n in range(ROUNDS):
@@ -36,7 +42,8 @@ async def test_f07_one_execution_for_each_key(rig: Rig) -> None:
         answers = await asyncio.gather(*(post(client, f"key {n}") for client in turns))
         assert {answer.status_code for answer in answers} == {202}
         [task_id] = {answer.json()["id"] for answer in answers}
-        assert sum("idempotent-replayed" not in answer.headers for answer in answers) == 1
+        new = sum("idempotent-replayed" not in answer.headers for answer in answers)
+        assert new == 1 or (new == 0 and f"key {n}" in unsure), "by the answers, of which one may be lost"
         ids.append(task_id)
 
     for n, task_id in enumerate(ids):

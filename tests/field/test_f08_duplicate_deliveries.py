@@ -23,10 +23,13 @@ async def test_f08_one_job_per_event_however_busy_the_workers_are(rig: Rig) -> N
     async def deliver(event: str, *, at: str, ms: int = 0) -> httpx.Response:
         nonlocal slowest_s
         body: dict[str, Any] = {"type": "cpu", "payload": {"ms": ms}, "metadata": {"event": event, "at": at}}
-        started = time.monotonic()
-        answer = await rig.http.post("/tasks", json=body, headers={"Idempotency-Key": event})
-        slowest_s = max(slowest_s, time.monotonic() - started)
-        return answer
+        while True:
+            started = time.monotonic()
+            answer = await rig.http.post("/tasks", json=body, headers={"Idempotency-Key": event})
+            slowest_s = max(slowest_s, time.monotonic() - started)
+            if answer.status_code != 503:  # Redis was silent for 2 s, as it is while its disk is busy: again
+                return answer
+            await asyncio.sleep(float(answer.headers["retry-after"]))
 
     newer = await deliver("evt_2", at="2026-11-30T10:00:02Z")
     together = await asyncio.gather(*(deliver("evt_1", at="2026-11-30T10:00:01Z") for _ in range(20)))
