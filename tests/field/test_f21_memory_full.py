@@ -46,7 +46,7 @@ async def test_f21_jobs_that_end_while_memory_is_full_are_recorded(rig: Rig) -> 
     async def recovered() -> bool:
         return len(traffic.accepted) > accepted
 
-    await eventually(recovered, bool, within_s=5 * LEASE_S)
+    await eventually(recovered, bool, within_s=30)
     await traffic.stop()
     await settled(rig, traffic, *ids)
     assert traffic.live
@@ -63,7 +63,7 @@ async def test_f21_a_policy_that_evicts_is_told_in_log_and_health_and_refused_in
     assert strict.stderr.splitlines()[-1].startswith("taskgate: eviction policy: allkeys-lru; ")
 
     process = rig.spawn(command)
-    told = await eventually(lambda: _warnings(rig.folder / f"{command}.log"), bool, within_s=20)
+    told = await eventually(lambda: _warnings(rig.folder / f"{command}.log"), bool, within_s=60)
     assert [each["check"] for each in told] == ["eviction policy"]
     assert "noeviction" in told[0]["advice"]
     if command == "gateway":
@@ -74,7 +74,7 @@ async def test_f21_a_policy_that_evicts_is_told_in_log_and_health_and_refused_in
             except (httpx.TransportError, KeyError):
                 return ""
 
-        await eventually(durability, lambda detail: "keys may be evicted" in detail, within_s=20)
+        await eventually(durability, lambda detail: "keys may be evicted" in detail, within_s=60)
     process.send_signal(signal.SIGTERM)
 
 
@@ -85,11 +85,11 @@ def _run(rig: Rig, command: str, **settings: str) -> subprocess.CompletedProcess
         cwd=rig.folder,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
 
 
 async def _warnings(log: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = [json.loads(line) for line in log.read_text().split("\n")[:-1]]  # the last one may not be whole yet
     return [line for line in lines if line["level"] == "warning" and "check" in line]
