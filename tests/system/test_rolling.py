@@ -75,7 +75,7 @@ async def left(old: subprocess.Popen[bytes]) -> None:
     assert await eventually(code, lambda code: code is not None, within_s=GRACE_S + SLACK_S) == 0
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=LONG)])
+@pytest.mark.parametrize("rounds", [pytest.param(2, marks=pytest.mark.timeout(300)), pytest.param(50, marks=LONG)])
 async def test_a_rolling_restart_under_load_ends_every_task_in_its_first_attempt(rig: Rig, rounds: int) -> None:
     """Each supervisor in turn is asked to leave while its successor starts; the other one stays."""
     rig.settings |= {"TASKGATE_GRACE_S": str(GRACE_S), "TASKGATE_WORKER_PROCESSES": "1"}
