@@ -1,6 +1,7 @@
 """Workers die and freeze; every accepted task ends once, and no two of its runs overlap."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -12,6 +13,8 @@ import pytest
 
 from tests.conftest import eventually
 from tests.system.rig import FINAL, Rig, command_of, descendants, is_dead, overlaps, task_children, until_dead
+
+pytestmark = pytest.mark.timeout(300)
 
 SUCCEED = {"cpu", "wait", "progress", "sleeper"}
 LONG = (pytest.mark.full, pytest.mark.timeout(400))
@@ -73,8 +76,10 @@ class Killer:
             if victims := self._pids():
                 pid = random.choice(victims)
                 # Not when this process noticed the death: by then its supervisor may have started the next attempt.
-                self.killed[pid] = boot_ns()
-                os.kill(pid, signal.SIGKILL)
+                at = boot_ns()
+                with contextlib.suppress(ProcessLookupError):  # it may have ended by itself since it was looked for
+                    os.kill(pid, signal.SIGKILL)
+                    self.killed[pid] = at
                 await until_dead(pid)
 
 
@@ -103,7 +108,7 @@ async def test_every_task_ends_once_while_children_are_killed(rig: Rig, count: i
     """The pool is 2 sync children and a spare, and one async child."""
     supervisor = await rig.worker()
     await rig.gateway()
-    await eventually(lambda: _whole(rig, supervisor.pid), bool, within_s=20)
+    await eventually(lambda: _whole(rig, supervisor.pid), bool, within_s=60)
     killer = Killer(rig, lambda: at_work(rig, supervisor.pid), every_s=1.0 if count == 1000 else 0.5)
     ids = await submit_all(rig, mixture(count))
     records = await all_ended(rig, ids, within_s=250)
@@ -114,39 +119,39 @@ async def test_every_task_ends_once_while_children_are_killed(rig: Rig, count: i
 
     check(records, ids)
     assert overlaps(rig.runs(), killer.killed) == []
-    await eventually(lambda: _whole(rig, supervisor.pid), bool, within_s=20)
+    await eventually(lambda: _whole(rig, supervisor.pid), bool, within_s=60)
 
 
 @pytest.mark.parametrize(("count", "kills"), [(30, 2), pytest.param(1000, 20, marks=LONG)])
 async def test_a_killed_supervisor_takes_its_children_with_it_and_loses_nothing(
     rig: Rig, count: int, kills: int
 ) -> None:
-    """Two supervisors, one of them killed and replaced again and again. When its children died is known from looking
-    alone: a busy machine has as long for that as the lease.
-    """
+    """Two supervisors, one of them killed and replaced again and again."""
     rig.settings["TASKGATE_LEASE_S"] = "1" if kills < 10 else "2"
     stays = await rig.worker()
     await rig.gateway()
     victim = await rig.worker()
     ids = await submit_all(rig, mixture(count))
     killed: dict[int, int] = {}
-    for _ in range(kills):
-        # Enough for both: a machine on which a start takes long has done everything else by now.
+    rounds = 0
+    while rounds < kills or hits(rig, killed) < kills // 2:  # a run may end just before the kill
+        rounds += 1
+        # Enough for both: a machine on which a start takes long has done everything else by now. And again: a victim
+        # that is slow to ask may find that the other one has done them all.
         ids |= await submit_all(rig, [("sleeper", {"ms": 1500})] * 4)
-        children = await eventually(lambda pid=victim.pid: _once_at_work(rig, pid), bool, within_s=30)  # type: ignore[misc]
+        while not await _comes_to_work(rig, victim.pid, within_s=5):
+            ids |= await submit_all(rig, [("sleeper", {"ms": 1500})] * 4)
+        children = task_children(victim.pid)
         victim.kill()
         victim.wait()
-        for pid in children:
-            await until_dead(pid, within_s=30)
-            killed[pid] = boot_ns()
+        killed |= await _last_seen_alive(children)
         victim = await rig.worker()
     records = await all_ended(rig, ids, within_s=250)
 
-    assert hits(rig, killed) >= kills // 2, "the kills struck idle supervisors"
     assert {record.status for record in records} <= {"succeeded", "failed"}
     assert all(record.status == "succeeded" for record in records if ids[record.id] in SUCCEED)
     assert overlaps(rig.runs(), killed) == []
-    await eventually(rig.store.workers, lambda found: {w.pid for w in found} == {stays.pid, victim.pid})
+    await eventually(rig.store.workers, lambda found: {w.pid for w in found} == {stays.pid, victim.pid}, within_s=60)
 
 
 def at_work(rig: Rig, supervisor: int) -> list[int]:
@@ -155,9 +160,26 @@ def at_work(rig: Rig, supervisor: int) -> list[int]:
     return list({run.pid for run in rig.runs() if run.end is None and run.attempt <= 3 and run.pid in children})
 
 
-async def _once_at_work(rig: Rig, supervisor: int) -> list[int]:
-    """All its children, once one of them runs a handler."""
-    return task_children(supervisor) if at_work(rig, supervisor) else []
+async def _comes_to_work(rig: Rig, supervisor: int, *, within_s: float) -> bool:
+    """Once one of its children runs a handler, or after so long."""
+    deadline = time.monotonic() + within_s
+    while not (works := at_work(rig, supervisor)) and time.monotonic() < deadline:  # noqa: ASYNC110 - in other processes
+        await asyncio.sleep(0.02)
+    return bool(works)
+
+
+async def _last_seen_alive(pids: list[int]) -> dict[int, int]:
+    """Once all are dead; when each lived for certain: this process may see a death so late that others run by then."""
+    seen = dict.fromkeys(pids, 0)
+
+    async def alive() -> list[int]:
+        now = boot_ns()
+        living = [pid for pid in pids if not is_dead(pid)]
+        seen.update(dict.fromkeys(living, now))
+        return living
+
+    await eventually(alive, lambda living: not living, within_s=60, every_s=0.001)
+    return seen
 
 
 @pytest.mark.full
@@ -201,24 +223,26 @@ async def test_a_call_that_holds_the_gil_past_the_lease_runs_once_and_is_seen_co
     iterations = int(20_000_000 * 5 / (time.process_time() - begun))
     task_id = await rig.submit("hog", {"iterations": iterations})
     await rig.running(task_id)
-    seen: list[dict[str, Any]] = []
+    seen: list[tuple[int, dict[str, Any]]] = []
 
     async def look() -> dict[str, Any]:
-        seen.append(await rig.task(task_id))
-        return seen[-1]
+        seen.append((boot_ns(), await rig.task(task_id)))
+        return seen[-1][1]
 
     ended = await eventually(look, lambda task: task["status"] in FINAL, within_s=60, every_s=0.2)
     assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
     silent_ms = (await rig.http.get(f"/tasks/{task_id}/result")).json()
-    assert silent_ms >= 4000, "another thread of the child went on"
-    running = [task for task in seen if task["status"] == "running"]
-    fresh = [task for task in running if task["heartbeat_age_ms"] is not None and task["heartbeat_age_ms"] < 1000]
-    assert len(fresh) > len(running) / 2, "a busy machine misses some beats, a held GIL would all"
+    assert silent_ms >= 2000, "another thread of the child went on"  # its CPU may be faster than ours was
+    [run] = await _runs(rig, task_id)
+    assert run.end is not None
+    # So late that a beat of before the call is no fresh one.
+    during = [task for at, task in seen if run.start + 1_500_000_000 < at < run.end and task["status"] == "running"]
+    fresh = [task for task in during if task["heartbeat_age_ms"] is not None and task["heartbeat_age_ms"] < 1000]
+    assert fresh, "a busy machine misses some beats, a held GIL would all"
     verdicts = {task["health"] for task in fresh} - {None}
     assert verdicts
     assert verdicts <= {"computing", "starved"}  # on a loaded machine it is starved at times, which is true then
     assert "computing" in verdicts or ended["effort"]["cpu_wait_ms"] > ended["effort"]["cpu_ms"], ended["effort"]
-    assert len(await _runs(rig, task_id)) == 1
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.full)])
@@ -262,7 +286,8 @@ async def test_children_that_did_not_run_for_a_while_are_given_work_again(rig: R
     # More often than there are tasks: all that was handed over, and then something again.
     await eventually(lambda: _taken_back(rig, tasks), lambda times: times > len(tasks), within_s=60)
     for pid in children:
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # one that stood still for too long is replaced
+            os.kill(pid, signal.SIGCONT)
 
     for task_id in tasks:
         ended = await rig.ended(task_id, within_s=60)
