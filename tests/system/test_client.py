@@ -57,7 +57,7 @@ async def test_threads_that_share_a_client_submit_each_task_once(service: Rig, l
         ids = await asyncio.gather(*(asyncio.to_thread(submit_and_wait, n) for n in range(count)))
     assert len(set(ids)) == count
     assert await created(service) - before == count
-    assert sum(link.faults.values()) > count // 2
+    assert sum(link.faults.values()) >= count // 4
 
 
 @pytest.mark.parametrize("count", COUNTS)
