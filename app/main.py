@@ -34,6 +34,8 @@ logger = structlog.get_logger()
 BACKLOG = 2048
 DRAIN_MAX_S = 10.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+HUNG_S = 30
+"""One of several processes that says nothing for so long is replaced: on a busy machine even a start takes a while."""
 SILENT_PEER_MS = 15_000
 """What was sent must be acknowledged by then: a client that has vanished is noticed within two pings of its stream."""
 
@@ -98,6 +100,7 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
                 server.should_exit = True
             server.run(sockets=[listener])
         else:
+            config.timeout_worker_healthcheck = HUNG_S
             several = Multiprocess(config, sockets=[listener])  # it takes the signals
             if not stop.asked:
                 several.run()

@@ -66,6 +66,18 @@ async def test_no_process_outlives_a_killed_parent(serve: Serve) -> None:
     await eventually(left, lambda pids: not pids, within_s=60)  # one that still starts sees it once it has
 
 
+@pytest.mark.full
+async def test_a_process_without_cpu_for_a_while_is_not_taken_for_a_hung_one(serve: Serve) -> None:
+    served = await serve(gateway_processes=2)
+    workers = await eventually(lambda: _serving(served.process.pid), lambda pids: len(pids) == 2, within_s=60)
+    os.kill(workers[0], signal.SIGSTOP)
+    await asyncio.sleep(7)  # uvicorn gives them 5
+    assert await _serving(served.process.pid) == workers
+    assert not is_dead(workers[0])
+    os.kill(workers[0], signal.SIGCONT)
+    assert await served.stop() == 0
+
+
 async def _serving(pid: int) -> list[int]:
     return [child for child in children_of(pid) if "spawn_main" in command_of(child)]
 
