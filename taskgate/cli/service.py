@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taskgate import lean
 from taskgate.cli.text import ExitCode, fail, plain, print_json
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ def up(
 
       taskgate up --redis-url redis://127.0.0.1:6379/0 --port 9000 --worker-processes 4
     """
-    lean.load()
     from taskgate.up import run
 
     configuration: Configuration = ctx.obj
@@ -57,7 +55,6 @@ def gateway(
     """
     configuration: Configuration = ctx.obj
     _needs_redis(configuration)
-    lean.load()
     from app.main import run
 
     run(configuration.settings, port_file=port_file)
@@ -74,7 +71,6 @@ def worker(ctx: typer.Context) -> None:
     """
     configuration: Configuration = ctx.obj
     _needs_redis(configuration)
-    lean.load()
     from workers.supervisor import run
 
     raise typer.Exit(run(configuration.settings))

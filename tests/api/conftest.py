@@ -170,8 +170,7 @@ class Served:
         """`before`: what it executes first, to change constants for instance."""
         options = {"port": 0, "grace_s": 8, **options}
         code = (
-            f"from taskgate import lean; lean.load()\n{before}\n"
-            "from app.main import run; from pathlib import Path; from taskgate.settings import load; "
+            f"{before}\nfrom app.main import run; from pathlib import Path; from taskgate.settings import load; "
             f"run(load({{}}, **{options!r}), port_file=Path({str(port_file)!r}))"
         )
         self.process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)

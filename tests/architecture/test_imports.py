@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GATEWAY_ONLY = ["fastapi", "starlette", "uvicorn", "jsonschema_rs"]
-CLIENT_ONLY = ["httpx", "httpx_sse", "typer"]  # rich comes with structlog but where taskgate.lean loads it
+CLIENT_ONLY = ["httpx", "httpx_sse", "typer"]  # rich comes with structlog wherever it is installed
 HEAVY = ["asyncio", "msgspec", "pydantic", "redis", "structlog"]
 
 FORBIDDEN: dict[str, list[str]] = {
