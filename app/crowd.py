@@ -39,22 +39,27 @@ class Crowd:
         self._connections = connections
         self._most = most
         self._looking = False
+        self._due = 0.0
+        """When it looks next."""
 
     def joined(self, newcomer: Waiting) -> bool:
         """One more is there. False: it is one too many, and none of the others is idle."""
         if not self._looking:
-            self._looking = True
-            asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+            self._look_later(asyncio.get_running_loop())
         return len(self._connections) <= self._most or self._make_room(newcomer)
 
-    def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        for each in [each for each in self._connections if now - each.since > each.allowed]:
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._looking = True
+        self._due = loop.time() + LOOK_EVERY_S
+        loop.call_at(self._due, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        # By when this was due, not by now: what came while the process stood still has not been read yet.
+        for each in [each for each in self._connections if self._due - each.since > each.allowed]:
             each.overdue()
-        self._looking = bool(self._connections)
-        if self._looking:
-            loop.call_later(LOOK_EVERY_S, self._look)
+        self._looking = False
+        if self._connections:
+            self._look_later(loop)
 
     def _make_room(self, newcomer: Waiting) -> bool:
         """Those that have been idle longest go: whoever has just come will soon have sent its request."""

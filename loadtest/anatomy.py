@@ -148,7 +148,7 @@ async def _wire_us(request: bytes, answer: Reply, calls: int) -> float:
         return answer
 
     settings = SimpleNamespace(
-        api_key=None, tenant_header=None, max_body_bytes=1 << 20, access_log=False, cors_origins=()
+        api_key=None, tenant_header=None, max_body_bytes=1 << 20, access_log=False, cors_origins=(), insecure=False
     )
     saying = SimpleNamespace(
         settings=settings, draining=False, submit=say, status=say, metrics=Metrics(set()), access=None, traces=None

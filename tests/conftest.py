@@ -141,7 +141,7 @@ def own_server(server_name: str) -> Iterator[Server]:
 
 @pytest.fixture
 async def redis_client(redis_url: str) -> AsyncIterator[Redis]:
-    client = Redis.from_url(redis_url, protocol=2)
+    client = Redis.from_url(redis_url, protocol=2, socket_timeout=60)
     yield client
     await client.aclose()
 

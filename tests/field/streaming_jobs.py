@@ -1,4 +1,4 @@
-"""Handlers that are followed: one that tells much, one that says nothing."""
+"""Handlers that are followed: one that tells much, one that says nothing, one that waits."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,14 @@ def chatty(payload: dict[str, Any], attempt: Attempt) -> int:
 
 
 @handler("silent")
-def silent(payload: str, attempt: Attempt) -> None:
+def silent(payload: None, attempt: Attempt) -> None:
+    """In one sleep: of a task that looks for something now and then, changes of its health are told."""
+    time.sleep(600)
+
+
+@handler("patient")
+def patient(payload: str, attempt: Attempt) -> None:
+    """Waits for a file of that name."""
     wait_for(payload)
 
 

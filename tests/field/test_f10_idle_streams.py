@@ -20,7 +20,7 @@ async def test_f10_heartbeats_and_five_hundred_resets_on_a_silent_job(rig: Rig) 
     rig.settings["TASKGATE_HANDLERS"] = "tests.field.streaming_jobs"
     await rig.worker()
     gateway = await rig.gateway()
-    task_id = await rig.submit("silent", str(rig.folder / "never"))
+    task_id = await rig.submit("silent", None)
     await rig.running(task_id)
     path = f"/tasks/{task_id}/events"
 

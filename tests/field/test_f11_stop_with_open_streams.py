@@ -42,7 +42,7 @@ async def test_f11_sigterm_with_open_streams_and_one_that_nobody_reads(rig: Rig,
     await rig.worker()
     gateway = await rig.gateway()
     go = rig.folder / "go"
-    ids = [await rig.submit("silent", str(go)) for _ in range(3)]
+    ids = [await rig.submit("patient", str(go)) for _ in range(3)]
     ids.append(await rig.submit("chatty", {"events": 1_200, "until": str(go)}))
     for task_id in ids:
         await rig.running(task_id, within_s=60)

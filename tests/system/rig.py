@@ -47,7 +47,7 @@ class Rig:
         self.url = f"http://127.0.0.1:{self.port}"
         self.stamps = self.folder / "stamps"
         self.stamps.touch()
-        self.redis = Redis.from_url(self.server.url)
+        self.redis = Redis.from_url(self.server.url, socket_timeout=60)  # nothing here is lost for a pause
         self.store = Store(self.redis)
         self.http = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=30)
 
