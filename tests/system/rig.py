@@ -90,7 +90,7 @@ class Rig:
         await eventually(
             workers,
             lambda found: any(w.pid == process.pid and w.state == "ready" and w.types for w in found),
-            within_s=60,
+            within_s=120,
         )
         return process
 
@@ -174,7 +174,7 @@ async def until_answered(http: httpx.AsyncClient, path: str) -> None:
             return (await http.get(path)).status_code
         return 0
 
-    await eventually(status, lambda code: code == 200, within_s=60)
+    await eventually(status, lambda code: code == 200, within_s=120)
 
 
 @contextlib.asynccontextmanager
