@@ -23,7 +23,7 @@ START_S = 60.0
 EXIT_S = 5.0
 """A child that was asked to exit has so long for what handlers registered with `atexit`; then it is killed."""
 SLOW_S = 1.0
-"""For so long an async child that has left its tasks unread has no room beside those that it runs."""
+"""For so long at least an async child that has left its tasks unread has no room beside those that it runs."""
 CLAIM = 64
 """So many tasks are worth a claim of their own."""
 PIPELINE_NS = 4_000_000
@@ -107,12 +107,15 @@ class Pool:
         self.mean_run_ns = max(run_ns, (7 * self.mean_run_ns + run_ns) // 8)
 
     def slow(self, child: ChildProcess) -> None:
-        """The task that it runs is none to stand behind. Of an async child none may end for hours, so time heals it."""
+        """The task that it runs is none to stand behind. Of an async child none may end for hours: its loop must turn."""
         if self.spec.kind == "async" and child not in self._slow:
-            self._loop.call_later(SLOW_S, self._try_again, child)
+            self._loop.call_later(SLOW_S, self._try_again, child, child.steps())
         self._slow.add(child)
 
-    def _try_again(self, child: ChildProcess) -> None:
+    def _try_again(self, child: ChildProcess, steps: int) -> None:
+        if child.exit is None and child.noted() and child.steps() == steps:  # one of its tasks holds the loop
+            self._loop.call_later(SLOW_S, self._try_again, child, steps)
+            return
         self._slow.discard(child)
         self._on_change()
 

@@ -148,6 +148,22 @@ async def test_an_async_child_that_was_slow_has_room_again_though_none_of_its_ta
     await until(lambda: 1 in rooms)  # and said so
 
 
+async def test_an_async_child_whose_loop_stands_still_has_no_room_until_it_turns(
+    pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is given would be taken back, again and again."""
+    monkeypatch.setattr(pools, "SLOW_S", 0.02)
+    its = pool(kind="async")
+    child = await idle(its)
+    child.hand_over(claimed("async.sleeps", 3600), deadline_ns=boot_ns() + FOREVER_NS)
+    await until(lambda: child.steps() > 0 and child.noted() == 0)
+    noted = [0, 7, 7, 7]
+    monkeypatch.setattr(child, "noted", noted.pop)
+    its.slow(child)
+    await until(lambda: its.free() == 1)
+    assert noted == []
+
+
 async def test_a_start_that_fails_is_repeated_and_leaves_nothing(
     pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
