@@ -84,6 +84,7 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
             headers=[(name.decode(), value.decode()) for name, value in PROTECTION],
             proxy_headers=False,
             workers=settings.gateway_processes,
+            timeout_worker_healthcheck=HUNG_S,
             backlog=BACKLOG,
             timeout_graceful_shutdown=max(1, round(min(DRAIN_MAX_S, settings.grace_s / 2))),
         )
@@ -100,7 +101,6 @@ def run(settings: Settings, *, port_file: Path | None = None) -> None:
                 server.should_exit = True
             server.run(sockets=[listener])
         else:
-            config.timeout_worker_healthcheck = HUNG_S
             several = Multiprocess(config, sockets=[listener])  # it takes the signals
             if not stop.asked:
                 several.run()

@@ -150,8 +150,7 @@ class AsyncChild:
         self._runs.pop(task.seq, None)
         self._undone.update(self._streams.install())
         self._cancel_strays(run)
-        if run.calls:
-            self._loop.call_later(_CALL_ENDS_S / _CALL_LOOKS, self._look_for_calls, run, _CALL_LOOKS - 1)
+        self._look_for_calls(run, _CALL_LOOKS)
         attempt.close()
         run.calls.close()
         self._last = task
