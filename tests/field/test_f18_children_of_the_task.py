@@ -1,6 +1,7 @@
 """F18, children of the task: none outlives a timeout, a cancel or a stop; pools of processes work."""
 
 import asyncio
+import functools
 import random
 import signal
 
@@ -23,20 +24,20 @@ async def test_no_descendant_is_left_and_nobody_waits_for_its_pipes(rig: Rig) ->
         payload = {"s": nap, "own_session": n % 2 == 1}
         ids.append(await accept(rig, "starts_a_shell", payload, timeout_s=10 if n < 2 else 3600))
     for nap in naps:
-        await eventually(lambda nap=nap: _sleeping(nap), lambda pids: len(pids) >= 2, within_s=30)  # type: ignore[misc]
+        await eventually(functools.partial(_sleeping, nap), lambda pids: len(pids) >= 2, within_s=30)
 
     for task_id in ids[2:4]:
         await rig.store.cancel(task_id)
     assert [record.status for record in await ended(rig, *ids[:4])] == ["failed"] * 2 + ["canceled"] * 2
     for nap in naps[:4]:
-        await eventually(lambda nap=nap: _sleeping(nap), lambda pids: not pids, within_s=60)  # type: ignore[misc]
+        await eventually(functools.partial(_sleeping, nap), lambda pids: not pids, within_s=60)
     [pool] = await ended(rig, await accept(rig, "uses_a_pool", [-1, -2, -3]))
     assert pool.result == b"[1,2,3]"
 
     supervisor.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(supervisor.wait, 30) == 0
     for nap in naps[4:]:
-        await eventually(lambda nap=nap: _sleeping(nap), lambda pids: not pids, within_s=60)  # type: ignore[misc]
+        await eventually(functools.partial(_sleeping, nap), lambda pids: not pids, within_s=60)
 
 
 async def _sleeping(nap: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 import signal
@@ -148,14 +149,14 @@ async def test_what_a_task_has_started_ends_with_it(jobs: Rig, naps: list[str], 
     for nap, (_, then) in asleep.items():
         if then == "sleep":
             await started(jobs, ids[nap])
-            await eventually(lambda nap=nap: _sleeping(nap), bool)  # type: ignore[misc]
+            await eventually(functools.partial(_sleeping, nap), bool)
             await jobs.store.cancel(ids[nap])
     records = await ended(jobs, *ids.values())
 
     for (how, then), record in zip(asleep.values(), records, strict=True):
         assert record.status == ("canceled" if then == "sleep" else "failed"), (how, then)
     for nap, case in asleep.items():
-        await eventually(lambda nap=nap: _sleeping(nap), lambda pids, case=case: pids == [], within_s=60)  # type: ignore[misc]
+        await eventually(functools.partial(_sleeping, nap), lambda pids, case=case: pids == [], within_s=60)  # type: ignore[misc]
     await whole(jobs, supervisor.pid, sync=4)
 
 
@@ -175,7 +176,7 @@ async def test_a_stopped_supervisor_leaves_nothing_that_its_tasks_have_started(j
 
     assert await asyncio.to_thread(supervisor.wait, 60) == 0
     for nap in naps:
-        await eventually(lambda nap=nap: _sleeping(nap), lambda pids: pids == [], within_s=60)  # type: ignore[misc]
+        await eventually(functools.partial(_sleeping, nap), lambda pids: pids == [], within_s=60)
     for task_id in ids:
         record = await read(jobs, task_id)
         assert (record.status, record.attempt) == ("queued", 0)
