@@ -107,7 +107,7 @@ class Pool:
         self.mean_run_ns = max(run_ns, (7 * self.mean_run_ns + run_ns) // 8)
 
     def slow(self, child: ChildProcess) -> None:
-        """What it runs is none to stand behind. Tasks of an async child may last for hours: there its loop must turn."""
+        """What it runs is none to stand behind. Those of an async child may take hours: there its loop must turn."""
         if self.spec.kind == "async" and child not in self._slow:
             self._loop.call_later(SLOW_S, self._try_again, child, child.steps())
         self._slow.add(child)
