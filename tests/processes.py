@@ -50,6 +50,11 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def waited_s(pid: int) -> float:
+    """For how long its main thread could run and had no CPU."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
 def _stat(pid: int) -> list[str]:
     """What /proc/PID/stat says behind the name."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

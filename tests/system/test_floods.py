@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +71,15 @@ async def test_ten_times_the_drain_is_answered_with_202_and_429_alone_and_leaves
     half = await pour(rig, drain_per_s / 2, seconds=5)
     assert set(half["statuses"]) == {"202"}
     p99_ms = []
-    for _ in range(3):  # a machine that stands still for a moment lets some wait
+    for _ in range(3):
         report, memory = await flooded(rig, 10 * drain_per_s)
         assert set(report["statuses"]) == {"202", "429"}
         assert report["statuses"]["202"] > drain_per_s * 15 / 5
         settled, last = memory[len(memory) // 2], memory[-1]
         assert all(after < 1.1 * before for before, after in zip(settled, last, strict=True)), memory
         p99_ms.append(report["accepted_p99_ms"])
-        if p99_ms[-1] < 5 * max(50.0, 2 * half["accepted_p99_ms"]):
-            return
-    pytest.fail(f"p99 of the 202s: {p99_ms} ms, {half['accepted_p99_ms']} ms at half load")
+    # The middle one: a machine that stands still for a moment lets one flood wait.
+    assert statistics.median(p99_ms) < 5 * max(50.0, 2 * half["accepted_p99_ms"]), p99_ms
 
 
 async def flooded(rig: Rig, per_s: float) -> tuple[dict[str, Any], list[tuple[int, int]]]:

@@ -9,6 +9,7 @@ import pytest
 from taskgate.footprint import worst_case_bytes
 from taskgate.settings import load
 from tests.conftest import eventually
+from tests.processes import waited_s
 from tests.system.memory_jobs import FILLS, LIMIT_MB
 from tests.system.rig import Rig, task_children
 from workers.procstat import Memory
@@ -16,6 +17,7 @@ from workers.procstat import Memory
 pytestmark = pytest.mark.timeout(400)
 MB = 1 << 20
 MOST_BYTES = LIMIT_MB * MB * 5 // 4
+FILLED_S = 0.02
 HANDLERS = "tests.system.jobs,tests.system.memory_jobs"
 
 
@@ -60,12 +62,13 @@ async def test_no_way_of_allocating_passes_the_limit_by_a_quarter(rig: Rig) -> N
 
     ended: dict[str, Any] = {}
     for how in FILLS:
-        most: list[int] = []
-        # It takes 30 ms to fill that quarter: a machine may hold up the supervisor for so long, but not each time.
-        while not most or (most[-1] > MOST_BYTES and len(most) < 5):
-            ended[how], found = await filled(rig, supervisor, how)
-            most.append(found)
-        assert most[-1] <= MOST_BYTES, (how, most)
+        for _ in range(5):
+            waited = waited_s(supervisor)
+            ended[how], most = await filled(rig, supervisor, how)
+            # It takes 30 ms to fill that quarter: only where the supervisor had no CPU for so long it is tried again.
+            if most <= MOST_BYTES or waited_s(supervisor) - waited < FILLED_S:
+                break
+        assert most <= MOST_BYTES, how
 
     for how, task in ended.items():
         assert (task["status"], task["error"]["kind"]) == ("failed", "memory"), (how, task)
