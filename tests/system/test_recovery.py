@@ -220,7 +220,7 @@ async def test_a_call_that_holds_the_gil_past_the_lease_runs_once_and_is_seen_co
     await rig.gateway()
     begun = time.process_time()  # CPU time: the wall clock of a loaded machine would make the call too short
     sum(range(20_000_000))
-    iterations = int(20_000_000 * 5 / (time.process_time() - begun))
+    iterations = int(20_000_000 * 6 / (time.process_time() - begun))  # 6 s: its CPU may be faster than ours
     task_id = await rig.submit("hog", {"iterations": iterations})
     await rig.running(task_id)
     seen: list[tuple[int, dict[str, Any]]] = []
@@ -232,7 +232,7 @@ async def test_a_call_that_holds_the_gil_past_the_lease_runs_once_and_is_seen_co
     ended = await eventually(look, lambda task: task["status"] in FINAL, within_s=60, every_s=0.2)
     assert (ended["status"], ended["attempt"]) == ("succeeded", 1)
     silent_ms = (await rig.http.get(f"/tasks/{task_id}/result")).json()
-    assert silent_ms >= 2000, "another thread of the child went on"  # its CPU may be faster than ours was
+    assert silent_ms >= 4000, "another thread of the child went on"
     [run] = await _runs(rig, task_id)
     assert run.end is not None
     # So late that a beat of before the call is no fresh one.
