@@ -4,9 +4,7 @@ import contextlib
 import fcntl
 import os
 import platform
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -211,14 +209,6 @@ def clean_environ(**more: str) -> dict[str, str]:
         if not name.startswith(strays) and not name.lower().endswith("_proxy")
     }
     return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | more
-
-
-def free_port() -> int:
-    """Below those that the kernel gives to connections: it stays free until used."""
-    while True:
-        port = random.randrange(10_000, 20_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 def facts() -> dict[str, object]:

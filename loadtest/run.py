@@ -17,6 +17,7 @@ from pathlib import Path
 from loadtest import bodies, charts, machine, shapes
 from loadtest.arguments import above_zero, at_least_one
 from loadtest.samples import Sampler, get_json
+from taskgate.listening import free_port
 
 DEFAULT_S = {"stages": 80, "spike": 60, "soak": 3600}
 JUDGED_FROM_S = 60
@@ -107,7 +108,7 @@ def _target(url: str | None, peak: int, folder: Path) -> Iterator[Target]:
     if url is not None:
         yield Target(url.rstrip("/"), os.environ.get("TASKGATE_API_KEY", ""), [])
         return
-    port, key = machine.free_port(), secrets.token_urlsafe(24)
+    port, key = free_port(), secrets.token_urlsafe(24)
     with tempfile.TemporaryDirectory(prefix="loadtest-") as data:
         argv = [sys.executable, "-m", "taskgate", "up"]
         environ = _settings(port, key, peak, data)

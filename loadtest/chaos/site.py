@@ -18,6 +18,7 @@ from loadtest.chaos import processes, tasks
 from loadtest.chaos.link import Link
 from loadtest.chaos.processes import Place
 from taskgate.contract.store import Store
+from taskgate.listening import free_port
 
 LEASE_S = 3.0
 GRACE_S = 6.0
@@ -48,7 +49,7 @@ class Site:
         self._socket = folder / "valkey.sock"
         self.valkey = Place("valkey", [get_binary_path(), *_VALKEY], machine.clean_environ(), folder)
         self.links = [Link(folder / f"link-{n}.sock", self._socket) for n in range(SUPERVISORS)]
-        self.ports = [machine.free_port() for _ in range(GATEWAYS)]
+        self.ports = [free_port() for _ in range(GATEWAYS)]
         self.gateways = [
             Place(f"gateway-{n}", _taskgate("gateway"), self._environ(self._socket, PORT=str(port)), folder)
             for n, port in enumerate(self.ports)

@@ -3,16 +3,15 @@
 import asyncio
 import contextlib
 import os
-import random
 import secrets
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
 
 import taskgate
 from taskgate.demo.api import Api
+from taskgate.listening import free_port
 
 QUEUE_LIMIT = 25
 _ROOT = Path(taskgate.__file__).parents[1]
@@ -31,7 +30,7 @@ class Service:
 
     def __init__(self, folder: Path, *, files: Path) -> None:
         self.log = folder / "service.log"
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._mark = f"DEMO_RUN={secrets.token_hex(8)}"
         self._folder = folder
         self._environment = self._make_environment(files)
@@ -116,11 +115,3 @@ class Service:
             "TASKGATE_GRACE_S": str(GRACE_S),
             "TASKGATE_LOG_FORMAT": "json",
         }
-
-
-def _free_port() -> int:
-    """Below those that the kernel gives to connections: it is free still when the service takes it."""
-    while True:
-        port = random.randrange(10_000, 20_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
